@@ -6,7 +6,7 @@ use std::sync::Arc;
 use systole_ir::{Result, knobs};
 use systole_nn::layers::{CustomObjects, LayerSpec};
 use systole_nn::{Model, Outputs, Symbol};
-use systole_runtime::{Backend, Jit, Tree};
+use systole_runtime::{Backend, Jit, TensorTree};
 
 /// Registers the backends this program was built with and the progress display. Every door below calls it; programs
 /// that use the member crates directly call it once themselves.
@@ -67,7 +67,7 @@ pub fn load_model_with(path: impl AsRef<Path>, custom: &CustomObjects) -> Result
 }
 
 /// Makes a function over trees of tensors callable on buffers; see [`systole_runtime::jit`].
-pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
+pub fn jit<I: TensorTree, O: TensorTree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
     register();
     systole_runtime::jit(f)
 }

@@ -1,4 +1,4 @@
-//! [`Words`]: the storage of host arrays.
+//! [`AlignedWords`]: the storage of host arrays.
 //!
 //! A scalar needs no memory of its own. Large storage that is given up is kept for the next array of about its size: the
 //! system hands pages out one fault at a time and clears each, which costs a pipeline's batches more than filling them.
@@ -21,32 +21,32 @@ const FAR: usize = 4 << 20;
 const PLACES: usize = 16;
 
 /// 64-bit words: an alignment of 8 bytes without unsafe code.
-pub(crate) struct Words(SmallVec<[u64; INLINE]>);
+pub(crate) struct AlignedWords(SmallVec<[u64; INLINE]>);
 
-impl Words {
-    pub fn zeros(n: usize) -> Words {
-        let mut words = Words::unfilled(n);
+impl AlignedWords {
+    pub fn zeros(n: usize) -> AlignedWords {
+        let mut words = AlignedWords::unfilled(n);
         words.fill(0);
         words
     }
 
     /// Words with anything in them.
-    pub fn unfilled(n: usize) -> Words {
+    pub fn unfilled(n: usize) -> AlignedWords {
         let Some(mut spare) = take(n) else {
             if n < SMALL {
-                return Words(SmallVec::from_elem(0, n));
+                return AlignedWords(SmallVec::from_elem(0, n));
             }
             let mut fresh = vec![0; roomy(n)];
             fresh.truncate(n);
-            return Words(SmallVec::from_vec(fresh));
+            return AlignedWords(SmallVec::from_vec(fresh));
         };
         spare.resize(n, 0);
-        Words(SmallVec::from_vec(spare))
+        AlignedWords(SmallVec::from_vec(spare))
     }
 
     /// Bytes as words, zeros behind the last.
-    pub fn of(bytes: &[u8]) -> Words {
-        let mut words = Words::unfilled(bytes.len().div_ceil(8));
+    pub fn of(bytes: &[u8]) -> AlignedWords {
+        let mut words = AlignedWords::unfilled(bytes.len().div_ceil(8));
         if let Some(last) = words.last_mut() {
             *last = 0;
         }
@@ -55,28 +55,28 @@ impl Words {
     }
 }
 
-impl Clone for Words {
-    fn clone(&self) -> Words {
-        let mut words = Words::unfilled(self.len());
+impl Clone for AlignedWords {
+    fn clone(&self) -> AlignedWords {
+        let mut words = AlignedWords::unfilled(self.len());
         words.copy_from_slice(self);
         words
     }
 }
 
-impl Deref for Words {
+impl Deref for AlignedWords {
     type Target = [u64];
     fn deref(&self) -> &[u64] {
         &self.0
     }
 }
 
-impl DerefMut for Words {
+impl DerefMut for AlignedWords {
     fn deref_mut(&mut self) -> &mut [u64] {
         &mut self.0
     }
 }
 
-impl Drop for Words {
+impl Drop for AlignedWords {
     fn drop(&mut self) {
         if self.0.capacity() >= SMALL {
             keep(std::mem::take(&mut self.0).into_vec());
@@ -94,7 +94,7 @@ fn roomy(n: usize) -> usize {
 }
 
 /// What one thread keeps: lists of storage of one size each, those of [`roomy`].
-struct Near([Vec<Vec<u64>>; LISTS]);
+struct ThreadFreeLists([Vec<Vec<u64>>; LISTS]);
 
 const LISTS: usize = 4 * (LARGE.ilog2() - SMALL.ilog2()) as usize + 1;
 
@@ -104,7 +104,7 @@ fn list(roomy: usize) -> usize {
     4 * (log - SMALL.ilog2()) as usize + ((roomy >> (log - 2)) & 3)
 }
 
-impl Near {
+impl ThreadFreeLists {
     fn take(&mut self, n: usize) -> Option<Vec<u64>> {
         self.0[list(roomy(n))].pop()
     }
@@ -119,15 +119,15 @@ impl Near {
 }
 
 /// What is kept for all, oldest first.
-struct Far {
+struct SharedFreeList {
     spare: Vec<Vec<u64>>,
     words: usize,
     limit: usize,
 }
 
-impl Far {
-    const fn new(limit: usize) -> Far {
-        Far { spare: Vec::new(), words: 0, limit }
+impl SharedFreeList {
+    const fn new(limit: usize) -> SharedFreeList {
+        SharedFreeList { spare: Vec::new(), words: 0, limit }
     }
 
     /// One of at least `n` words, and not of many more.
@@ -153,9 +153,9 @@ impl Far {
 }
 
 thread_local! {
-    static OWN: RefCell<Near> = const { RefCell::new(Near([const { Vec::new() }; LISTS])) };
+    static OWN: RefCell<ThreadFreeLists> = const { RefCell::new(ThreadFreeLists([const { Vec::new() }; LISTS])) };
 }
-static SHARED: Mutex<Far> = Mutex::new(Far::new(FAR));
+static SHARED: Mutex<SharedFreeList> = Mutex::new(SharedFreeList::new(FAR));
 
 fn take(n: usize) -> Option<Vec<u64>> {
     match n {

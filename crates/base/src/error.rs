@@ -40,10 +40,10 @@ pub enum ErrorKind {
 /// assert!(e.to_string().contains("try: download it again"));
 /// ```
 #[derive(Clone)]
-pub struct Error(Box<Inner>);
+pub struct Error(Box<ErrorInner>);
 
 #[derive(Clone)]
-struct Inner {
+struct ErrorInner {
     kind: ErrorKind,
     what: String,
     place: Vec<String>,
@@ -54,7 +54,13 @@ struct Inner {
 impl Error {
     /// An error that says what went wrong.
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Error {
-        Error(Box::new(Inner { kind, what: what.into(), place: Vec::new(), why: Vec::new(), hint: None }))
+        Error(Box::new(ErrorInner {
+            kind,
+            what: what.into(),
+            place: Vec::new(),
+            why: Vec::new(),
+            hint: None,
+        }))
     }
 
     /// Wraps an operating-system error of an action on a path: `Error::io("cannot read", path, e)`. What an [`Error`] within
@@ -62,7 +68,7 @@ impl Error {
     pub fn io(action: &str, path: impl AsRef<std::path::Path>, source: std::io::Error) -> Error {
         let e = Error::new(ErrorKind::Io, format!("{action} {}", path.as_ref().display()));
         match source.downcast::<Error>() {
-            Ok(Error(inner)) => Error(Box::new(Inner { kind: inner.kind, what: e.0.what, ..*inner })),
+            Ok(Error(inner)) => Error(Box::new(ErrorInner { kind: inner.kind, what: e.0.what, ..*inner })),
             Err(source) => e.because(source.to_string()),
         }
     }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// A declared switch.
 #[derive(Clone, Copy, Debug)]
-pub struct Knob {
+pub struct EnvVar {
     /// Environment variable.
     pub name: &'static str,
     /// What values it takes.
@@ -22,7 +22,7 @@ pub struct Knob {
 macro_rules! knobs {
     ($($(#[doc = $doc:literal])+ $name:ident: $values:literal, $default:literal;)+) => {
         $($(#[doc = $doc])+
-        pub const $name: Knob = Knob {
+        pub const $name: EnvVar = EnvVar {
             name: concat!("SYSTOLE_", stringify!($name)),
             values: $values,
             default: $default,
@@ -30,7 +30,7 @@ macro_rules! knobs {
         };)+
 
         /// All knobs, in the order `systole knobs` shows them.
-        pub const KNOBS: &[Knob] = &[$($name),+];
+        pub const KNOBS: &[EnvVar] = &[$($name),+];
     };
 }
 
@@ -133,13 +133,13 @@ pub fn variable(name: &str) -> Option<String> {
 static OVERRIDES: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
 /// Sets a knob for this process, stronger than the environment. For programs' arguments, before anything starts.
-pub fn override_value(knob: Knob, value: impl Into<String>) {
+pub fn override_value(knob: EnvVar, value: impl Into<String>) {
     let mut overrides = OVERRIDES.lock().unwrap_or_else(PoisonError::into_inner);
     overrides.retain(|(name, _)| *name != knob.name);
     overrides.push((knob.name, value.into()));
 }
 
-impl Knob {
+impl EnvVar {
     /// The overriding value, else the one set in the environment, else the default.
     pub fn get(&self) -> String {
         let overrides = OVERRIDES.lock().unwrap_or_else(PoisonError::into_inner);

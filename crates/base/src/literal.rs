@@ -1,6 +1,6 @@
 //! Host arrays: dense, row-major, cheap to clone (shared until written).
 
-use crate::aligned_words::Words;
+use crate::aligned_words::AlignedWords;
 use crate::{DType, Element, Error, ErrorKind, Result, Scalar, Shape, TensorType};
 use std::fmt;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Literal {
     ty: TensorType,
-    words: Arc<Words>,
+    words: Arc<AlignedWords>,
 }
 
 impl Literal {
     /// An array of zeros (`false` for bool).
     pub fn zeros(ty: TensorType) -> Literal {
-        let words = Arc::new(Words::zeros(ty.bytes().div_ceil(8)));
+        let words = Arc::new(AlignedWords::zeros(ty.bytes().div_ceil(8)));
         Literal { ty, words }
     }
 
@@ -34,7 +34,7 @@ impl Literal {
         if ty.dtype == DType::Bool {
             return Literal::zeros(ty);
         }
-        let words = Arc::new(Words::unfilled(ty.bytes().div_ceil(8)));
+        let words = Arc::new(AlignedWords::unfilled(ty.bytes().div_ceil(8)));
         Literal { ty, words }
     }
 
@@ -77,7 +77,7 @@ impl Literal {
                 None => "that size overflows".into(),
             }));
         }
-        let mut out = Literal { ty, words: Arc::new(Words::of(bytes)) };
+        let mut out = Literal { ty, words: Arc::new(AlignedWords::of(bytes)) };
         if out.ty.dtype == DType::Bool {
             out.bytes_mut().iter_mut().for_each(|b| *b = (*b != 0) as u8);
         }
@@ -110,7 +110,7 @@ impl Literal {
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let n = self.ty.bytes();
-        let words: &mut Words = Arc::make_mut(&mut self.words);
+        let words: &mut AlignedWords = Arc::make_mut(&mut self.words);
         &mut bytemuck::cast_slice_mut::<u64, u8>(words)[..n]
     }
 
@@ -242,13 +242,13 @@ impl fmt::Debug for Literal {
 /// Fills a [`Literal`] element by element; values are rounded to the element type as they are stored.
 pub struct LiteralBuilder {
     ty: TensorType,
-    words: Words,
+    words: AlignedWords,
 }
 
 impl LiteralBuilder {
     /// Starts with zeros.
     pub fn new(ty: TensorType) -> LiteralBuilder {
-        LiteralBuilder { words: Words::zeros(ty.bytes().div_ceil(8)), ty }
+        LiteralBuilder { words: AlignedWords::zeros(ty.bytes().div_ceil(8)), ty }
     }
 
     /// Stores `value` at row-major position `i`: floats round to nearest even, integers wrap.

@@ -45,7 +45,7 @@ pub fn mix(mut z: u64) -> u64 {
 /// assert_eq!(a.next_u32(), b.next_u32());
 /// ```
 #[derive(Clone, Debug)]
-pub struct Stream {
+pub struct RandomStream {
     key: [u32; 2],
     index: u64,
     block: u64,
@@ -53,19 +53,19 @@ pub struct Stream {
     used: usize,
 }
 
-impl Stream {
+impl RandomStream {
     /// The draws for element `index` of `stream` under `seed`.
-    pub fn new(seed: u64, stream: u64, index: u64) -> Stream {
+    pub fn new(seed: u64, stream: u64, index: u64) -> RandomStream {
         let k = mix(seed ^ mix(stream));
-        Stream { key: [k as u32, (k >> 32) as u32], index, block: 0, buffer: [0; 4], used: 4 }
+        RandomStream { key: [k as u32, (k >> 32) as u32], index, block: 0, buffer: [0; 4], used: 4 }
     }
 
-    /// How many [`Stream::next_u32`] this stream has given.
+    /// How many [`RandomStream::next_u32`] this stream has given.
     pub fn drawn(&self) -> u64 {
         (self.block * 4 + self.used as u64).wrapping_sub(4)
     }
 
-    /// Continues as a stream that has given so many [`Stream::next_u32`].
+    /// Continues as a stream that has given so many [`RandomStream::next_u32`].
     pub fn seek(&mut self, drawn: u64) {
         self.block = drawn / 4;
         self.used = 4;

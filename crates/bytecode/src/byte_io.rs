@@ -4,7 +4,7 @@ use systole_base::{Error, ErrorKind, Result};
 
 /// A part of a file, from its front.
 #[derive(Clone, Copy)]
-pub(crate) struct Bytes<'a> {
+pub(crate) struct ByteReader<'a> {
     rest: &'a [u8],
     /// Where `rest` begins in the file.
     pub(crate) at: usize,
@@ -15,9 +15,9 @@ pub(crate) fn wrong(at: usize, what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Data, format!("cannot read the bytecode: {}", what.into())).at(format!("byte {at}"))
 }
 
-impl<'a> Bytes<'a> {
-    pub(crate) fn new(rest: &'a [u8], at: usize) -> Bytes<'a> {
-        Bytes { rest, at }
+impl<'a> ByteReader<'a> {
+    pub(crate) fn new(rest: &'a [u8], at: usize) -> ByteReader<'a> {
+        ByteReader { rest, at }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -33,13 +33,13 @@ impl<'a> Bytes<'a> {
     }
 
     /// The next `n` bytes.
-    pub(crate) fn take(&mut self, n: usize) -> Result<Bytes<'a>> {
+    pub(crate) fn take(&mut self, n: usize) -> Result<ByteReader<'a>> {
         let Some((taken, rest)) = self.rest.split_at_checked(n) else {
             return Err(self.wrong(format!("{n} bytes are expected, {} are left", self.rest.len())));
         };
         let at = self.at;
-        *self = Bytes { rest, at: at + n };
-        Ok(Bytes { rest: taken, at })
+        *self = ByteReader { rest, at: at + n };
+        Ok(ByteReader { rest: taken, at })
     }
 
     /// All that is left.
@@ -98,7 +98,7 @@ impl<'a> Bytes<'a> {
     }
 
     /// A count and that many bytes.
-    pub(crate) fn blob(&mut self) -> Result<Bytes<'a>> {
+    pub(crate) fn blob(&mut self) -> Result<ByteReader<'a>> {
         let n = self.count()?;
         self.take(n)
     }
@@ -112,7 +112,7 @@ impl<'a> Bytes<'a> {
     }
 
     /// A section: what it is, and its bytes.
-    pub(crate) fn section(&mut self) -> Result<(u8, Bytes<'a>)> {
+    pub(crate) fn section(&mut self) -> Result<(u8, ByteReader<'a>)> {
         let id = self.byte()?;
         let length = self.number()?;
         if id & 0x80 != 0 {
@@ -133,12 +133,12 @@ impl<'a> Bytes<'a> {
 
 /// Bytes that are put together.
 #[derive(Default)]
-pub(crate) struct Sink(pub(crate) Vec<u8>);
+pub(crate) struct ByteSink(pub(crate) Vec<u8>);
 
-impl Sink {
+impl ByteSink {
     /// These numbers.
-    pub(crate) fn of<const N: usize>(numbers: [u64; N]) -> Sink {
-        let mut out = Sink::default();
+    pub(crate) fn of<const N: usize>(numbers: [u64; N]) -> ByteSink {
+        let mut out = ByteSink::default();
         out.numbers_of(numbers);
         out
     }
@@ -186,7 +186,7 @@ impl Sink {
         self.0.extend(bytes);
     }
 
-    pub(crate) fn section(&mut self, id: u8, content: &Sink) {
+    pub(crate) fn section(&mut self, id: u8, content: &ByteSink) {
         self.byte(id);
         self.blob(&content.0);
     }
@@ -200,11 +200,11 @@ mod tests {
     fn numbers_come_back_and_take_the_bytes_that_they_need() {
         for shift in 0..64 {
             for n in [1u64 << shift, (1 << shift) - 1, u64::MAX >> shift] {
-                let mut sink = Sink::default();
+                let mut sink = ByteSink::default();
                 sink.number(n);
                 sink.signed(n as i64);
                 let needed = (64 - n.leading_zeros() as usize).max(1).div_ceil(7).min(9);
-                let mut bytes = Bytes::new(&sink.0, 0);
+                let mut bytes = ByteReader::new(&sink.0, 0);
                 assert_eq!(bytes.number().unwrap(), n);
                 assert_eq!(bytes.at, needed, "{n:#x}");
                 assert_eq!(bytes.signed().unwrap(), n as i64);
@@ -212,6 +212,6 @@ mod tests {
                 assert!(bytes.number().is_err());
             }
         }
-        assert_eq!(Bytes::new(&[0x57], 0).flagged().unwrap(), (21, true));
+        assert_eq!(ByteReader::new(&[0x57], 0).flagged().unwrap(), (21, true));
     }
 }

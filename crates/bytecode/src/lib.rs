@@ -28,5 +28,5 @@ mod vhlo_tables;
 mod write;
 
 pub use read::{MOST_BYTES_PER_BYTE, SPARE_BYTES, parse};
-pub use version::{CURRENT, Version, version_of};
+pub use version::{CURRENT, StablehloVersion, version_of};
 pub use write::write;

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 /// Since which version of StableHLO.
-type Since = (u16, u16);
+type SinceVersion = (u16, u16);
 
 /// A version of an op.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpVersion {
     pub(crate) version: u16,
-    pub(crate) since: Since,
+    pub(crate) since: SinceVersion,
     /// The first version of StableHLO that has another in its place.
-    pub(crate) until: Option<Since>,
+    pub(crate) until: Option<SinceVersion>,
     attributes: &'static str,
 }
 
@@ -45,8 +45,8 @@ static VERSIONS: LazyLock<HashMap<&str, Vec<OpVersion>>> = LazyLock::new(|| {
             let (major, minor) = word.split_once('.')?;
             Some((major.parse().ok()?, minor.parse().ok()?))
         };
-        let since: Vec<Since> = words.filter_map(since).collect();
-        let of = |(i, own): (usize, &Since)| OpVersion {
+        let since: Vec<SinceVersion> = words.filter_map(since).collect();
+        let of = |(i, own): (usize, &SinceVersion)| OpVersion {
             version: i as u16 + 1,
             since: *own,
             until: since.get(i + 1).copied(),
@@ -154,7 +154,7 @@ const OPS: &str = "
 
 /// How an attribute of VHLO stands in StableHLO.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum VhloAttributeKind {
     /// As what it is.
     Any,
     /// A tensor as `array<i64: …>`.
@@ -174,34 +174,34 @@ pub(crate) enum Kind {
 }
 
 /// How an attribute stands in StableHLO, by its name.
-pub(crate) fn kind(name: &str) -> Kind {
+pub(crate) fn kind(name: &str) -> VhloAttributeKind {
     KINDS
         .iter()
         .find(|(_, names)| names.split_ascii_whitespace().any(|n| n == name))
-        .map_or(Kind::Any, |(k, _)| *k)
+        .map_or(VhloAttributeKind::Any, |(k, _)| *k)
 }
 
-const KINDS: &[(Kind, &str)] = &[
+const KINDS: &[(VhloAttributeKind, &str)] = &[
     (
-        Kind::Ints,
+        VhloAttributeKind::Ints,
         "fft_length broadcast_sizes slice_sizes dimensions permutation edge_padding_low edge_padding_high interior_padding \
          start_indices limit_indices strides broadcast_dimensions known_expanding_dimensions \
          known_nonexpanding_dimensions window_dimensions window_strides base_dilations window_dilations lhs_dilation \
          rhs_dilation",
     ),
-    (Kind::Bools, "window_reversal"),
-    (Kind::Int("i32"), "index exponent_bits mantissa_bits version"),
-    (Kind::Unit, "use_global_device_ids has_dynamic_root"),
-    (Kind::Symbol, "callee decomposition"),
-    (Kind::Symbols, "called_computations"),
-    (Kind::Word(3), "comparison_direction"),
-    (Kind::Word(4), "compare_type"),
-    (Kind::Word(5), "api_version"),
-    (Kind::Word(7), "fft_type"),
-    (Kind::Word(11), "precision_config"),
-    (Kind::Word(12), "rng_algorithm"),
-    (Kind::Word(13), "rng_distribution"),
-    (Kind::Word(16), "transpose_a"),
+    (VhloAttributeKind::Bools, "window_reversal"),
+    (VhloAttributeKind::Int("i32"), "index exponent_bits mantissa_bits version"),
+    (VhloAttributeKind::Unit, "use_global_device_ids has_dynamic_root"),
+    (VhloAttributeKind::Symbol, "callee decomposition"),
+    (VhloAttributeKind::Symbols, "called_computations"),
+    (VhloAttributeKind::Word(3), "comparison_direction"),
+    (VhloAttributeKind::Word(4), "compare_type"),
+    (VhloAttributeKind::Word(5), "api_version"),
+    (VhloAttributeKind::Word(7), "fft_type"),
+    (VhloAttributeKind::Word(11), "precision_config"),
+    (VhloAttributeKind::Word(12), "rng_algorithm"),
+    (VhloAttributeKind::Word(13), "rng_distribution"),
+    (VhloAttributeKind::Word(16), "transpose_a"),
 ];
 
 /// Code of an attribute that is one of some words, its kind in StableHLO, the words by number.
@@ -218,7 +218,7 @@ pub(crate) const WORDS: &[(u64, &str, &str)] = &[
 
 /// How a field of a structure is stored.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Field {
+pub(crate) enum FieldEncoding {
     /// Numbers; none where it is not said.
     Ints,
     /// A number; 0 where it is not said.
@@ -234,11 +234,11 @@ pub(crate) enum Field {
     Flagged,
 }
 
-type NamedField = (&'static str, Field);
+type NamedField = (&'static str, FieldEncoding);
 
 /// Attributes with fields: code, name in StableHLO, since which version, the fields in their order.
-pub(crate) const STRUCTURES: &[(u64, &str, Since, &[NamedField])] = {
-    use Field::*;
+pub(crate) const STRUCTURES: &[(u64, &str, SinceVersion, &[NamedField])] = {
+    use FieldEncoding::*;
     &[
         (
             10,
@@ -261,7 +261,7 @@ pub(crate) const STRUCTURES: &[(u64, &str, Since, &[NamedField])] = {
 
 /// What StableHLO leaves out and VHLO always says.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Default {
+pub(crate) enum VhloDefault {
     /// `false`, or a flag that is not there.
     False,
     /// A number.
@@ -289,7 +289,7 @@ pub(crate) enum Default {
 }
 
 /// What an attribute of an op is where StableHLO does not say it.
-pub(crate) fn default(op: &str, name: &str) -> Option<Default> {
+pub(crate) fn default(op: &str, name: &str) -> Option<VhloDefault> {
     let among = |all: &str, name: &str| all.split_ascii_whitespace().any(|n| n == name);
     let found =
         DEFAULTS.iter().find(|(ops, names, _)| among(names, name) && (ops.is_empty() || among(ops, op)));
@@ -297,54 +297,54 @@ pub(crate) fn default(op: &str, name: &str) -> Option<Default> {
 }
 
 /// Ops (none: all), attributes, default.
-const DEFAULTS: &[(&str, &str, Default)] = &[
-    ("cholesky", "lower", Default::False),
+const DEFAULTS: &[(&str, &str, VhloDefault)] = &[
+    ("cholesky", "lower", VhloDefault::False),
     (
         "",
         "use_global_device_ids has_dynamic_root has_side_effect indices_are_sorted unique_indices is_host_transfer is_stable",
-        Default::False,
+        VhloDefault::False,
     ),
     (
         "all_gather all_reduce reduce_scatter all_to_all collective_permute collective_broadcast collective_reduce",
         "channel_id",
-        Default::Int(0),
+        VhloDefault::Int(0),
     ),
-    ("", "version compare_type", Default::Int(0)),
-    ("", "api_version", Default::Int(1)),
-    ("sort", "dimension", Default::Int(-1)),
+    ("", "version compare_type", VhloDefault::Int(0)),
+    ("", "api_version", VhloDefault::Int(1)),
+    ("sort", "dimension", VhloDefault::Int(-1)),
     (
         "",
         "called_computations operand_layouts result_layouts output_operand_aliases result_tilings layout arg_attrs res_attrs",
-        Default::List,
+        VhloDefault::List,
     ),
-    ("send recv", "source_target_pairs", Default::Empty),
-    ("", "known_expanding_dimensions known_nonexpanding_dimensions", Default::Empty),
+    ("send recv", "source_target_pairs", VhloDefault::Empty),
+    ("", "known_expanding_dimensions known_nonexpanding_dimensions", VhloDefault::Empty),
     (
         "",
         "operand_batching_dims start_indices_batching_dims input_batching_dims scatter_indices_batching_dims",
-        Default::Empty,
+        VhloDefault::Empty,
     ),
-    ("", "backend_config infeed_config outfeed_config sym_visibility", Default::Text),
-    ("", "composite_attributes", Default::Dictionary),
+    ("", "backend_config infeed_config outfeed_config sym_visibility", VhloDefault::Text),
+    ("", "composite_attributes", VhloDefault::Dictionary),
     (
         "convolution dynamic_conv reduce_window select_and_scatter",
         "window_strides lhs_dilation rhs_dilation base_dilations window_dilations",
-        Default::Each(1),
+        VhloDefault::Each(1),
     ),
-    ("convolution reduce_window select_and_scatter", "padding", Default::Pairs),
-    ("", "window_reversal", Default::Falses),
-    ("", "precision_config", Default::Precision),
-    ("", "result_accuracy", Default::Accuracy),
+    ("convolution reduce_window select_and_scatter", "padding", VhloDefault::Pairs),
+    ("", "window_reversal", VhloDefault::Falses),
+    ("", "precision_config", VhloDefault::Precision),
+    ("", "result_accuracy", VhloDefault::Accuracy),
     (
         "",
         "lhs_precision_type rhs_precision_type accumulation_type lhs_component_count rhs_component_count \
          num_primitive_operations allow_imprecise_accumulation",
-        Default::None,
+        VhloDefault::None,
     ),
 ];
 
 /// Attributes of VHLO that are fields of one in StableHLO: its name there, its kind, and the fields with their attributes.
-pub(crate) struct Gathered {
+pub(crate) struct StructAttribute {
     pub(crate) ops: &'static str,
     pub(crate) name: &'static str,
     pub(crate) kind: &'static str,
@@ -353,32 +353,32 @@ pub(crate) struct Gathered {
 }
 
 /// The attributes of an op that are gathered from several.
-pub(crate) fn gathered(op: &str) -> impl Iterator<Item = &'static Gathered> {
+pub(crate) fn gathered(op: &str) -> impl Iterator<Item = &'static StructAttribute> {
     GATHERED.iter().filter(move |g| g.ops.split_ascii_whitespace().any(|n| n == op))
 }
 
-const GATHERED: &[Gathered] = &[
-    Gathered {
+const GATHERED: &[StructAttribute] = &[
+    StructAttribute {
         ops: "dot_general",
         name: "dot_dimension_numbers",
         kind: "dot",
         fields: "lhs_batching_dimensions rhs_batching_dimensions lhs_contracting_dimensions rhs_contracting_dimensions",
     },
-    Gathered {
+    StructAttribute {
         ops: "dot_general",
         name: "algorithm",
         kind: "dot_algorithm",
         fields: "lhs_precision_type rhs_precision_type accumulation_type lhs_component_count rhs_component_count \
                  num_primitive_operations allow_imprecise_accumulation",
     },
-    Gathered {
+    StructAttribute {
         ops: "gather dynamic_gather",
         name: "dimension_numbers",
         kind: "gather",
         fields: "offset_dims collapsed_slice_dims operand_batching_dims start_indices_batching_dims start_index_map \
                  index_vector_dim",
     },
-    Gathered {
+    StructAttribute {
         ops: "scatter",
         name: "scatter_dimension_numbers",
         kind: "scatter",
@@ -400,7 +400,7 @@ pub(crate) const LAYOUTS: [[(&str, &str); 3]; 3] = [
 ];
 
 /// Types without parameters: code, name, bits, since which version.
-pub(crate) const TYPES: &[(u64, &str, u32, Since)] = &[
+pub(crate) const TYPES: &[(u64, &str, u32, SinceVersion)] = &[
     (0, "i1", 1, (0, 9)),
     (2, "bf16", 16, (0, 9)),
     (3, "f16", 16, (0, 9)),

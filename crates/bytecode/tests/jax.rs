@@ -8,8 +8,8 @@ mod common;
 use common::bare;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use systole_bytecode::{Version, parse, version_of, write};
-use systole_mlir::syntax::Module;
+use systole_bytecode::{StablehloVersion, parse, version_of, write};
+use systole_mlir::syntax::MlirModule;
 
 /// Runs the script of this folder; what it printed. `None`: there is no Python to run it.
 fn python(what: &str, folder: &Path) -> Option<String> {
@@ -22,7 +22,7 @@ fn python(what: &str, folder: &Path) -> Option<String> {
 }
 
 /// The program of a module in our own text, or why there is none.
-fn imported(module: &Module) -> Result<String, String> {
+fn imported(module: &MlirModule) -> Result<String, String> {
     let program = systole_mlir::import::program(module).map_err(|e| e.what().to_owned())?.program;
     Ok(systole_ir::text::print_program(&program.graph, &program.donated, program.spread.as_ref()))
 }
@@ -35,7 +35,7 @@ fn check(path: &Path) -> usize {
     let module = parse(&bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
     let of_text = systole_mlir::text::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
     assert_eq!(imported(&module), imported(&of_text), "{name}");
-    let names = |m: &Module| m.functions.iter().map(|f| f.names.clone()).collect::<Vec<_>>();
+    let names = |m: &MlirModule| m.functions.iter().map(|f| f.names.clone()).collect::<Vec<_>>();
     assert_eq!(names(&module), names(&of_text), "{name}");
 
     let version = version_of(&bytes).expect("a portable artifact");
@@ -46,7 +46,7 @@ fn check(path: &Path) -> usize {
     std::fs::write(path.with_extension("text.again"), systole_mlir::text::write(&module)).unwrap();
     let mut written = 1;
     for minor in [0, 1, 4, 6, 9, 12, 15, 17] {
-        match write(&module, Version::new(1, minor, 0)) {
+        match write(&module, StablehloVersion::new(1, minor, 0)) {
             Ok(again) => {
                 assert!(bare(parse(&again).unwrap()) == module, "{name} at 1.{minor}.0");
                 std::fs::write(path.with_extension(format!("{minor}.again")), again).unwrap();

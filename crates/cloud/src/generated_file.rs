@@ -1,7 +1,7 @@
 //! A file that is written: its name, its text, what it is for.
 
 /// A file to write.
-pub struct File {
+pub struct GeneratedFile {
     /// Name in the directory.
     pub name: String,
     /// What it is for, in a few words.
@@ -10,9 +10,9 @@ pub struct File {
     pub text: String,
 }
 
-impl File {
-    pub(crate) fn new(name: &str, what: &'static str, text: String) -> File {
-        File { name: name.into(), what, text }
+impl GeneratedFile {
+    pub(crate) fn new(name: &str, what: &'static str, text: String) -> GeneratedFile {
+        GeneratedFile { name: name.into(), what, text }
     }
 
     /// A shell script is executable.

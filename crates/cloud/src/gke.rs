@@ -1,15 +1,15 @@
 //! Kubernetes on GKE: a JobSet with one pod for each machine, the node pool that it asks for, a guard within the cluster, the image.
 
-use super::generated_file::File;
+use super::generated_file::GeneratedFile;
 use super::image;
-use super::job::Job;
+use super::job::CloudJob;
 use super::shell::{script, word};
 use super::time_limit;
 use super::tpu_vm::topology;
 use super::yaml::yaml;
 use serde_json::{Value, json};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_plan::{Cloud, Slice};
+use systole_plan::{CloudNames, TpuSlice};
 
 /// Seconds that a pod has to save its run. Spot machines give pods 15 of their 30.
 const GRACE: (u32, u32) = (15, 60);
@@ -18,7 +18,7 @@ const SAVING: (&str, &str) = ("12", "50");
 /// How often all pods start again after an error; a machine that is taken back does not count.
 const RESTARTS: u32 = 3;
 
-pub(super) fn files(job: &Job) -> Result<Vec<File>> {
+pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let (slice, cloud) = job.tpu("gke")?;
     if cloud.node(slice.chips).label.is_empty() {
         let e = Error::new(ErrorKind::Config, format!("GKE has no {}", slice.generation)).at("--slice");
@@ -39,10 +39,18 @@ pub(super) fn files(job: &Job) -> Result<Vec<File>> {
     let pool = json!({"nodePool": pool(job, slice, cloud)});
     let pool = serde_json::to_string_pretty(&pool).unwrap_or_default() + "\n";
     Ok(vec![
-        File::new("run.sh", "makes node pools, starts, watches, deletes", run(job, slice, bucket)),
-        File::new("delete.sh", "deletes what costs money", delete(job, slice)),
-        File::new("jobset.yaml", "the job, and its guard", job.heading(what, &job.cost()) + &documents),
-        File::new("node-pool.json", "the request: projects.locations.clusters.nodePools.create", pool),
+        GeneratedFile::new("run.sh", "makes node pools, starts, watches, deletes", run(job, slice, bucket)),
+        GeneratedFile::new("delete.sh", "deletes what costs money", delete(job, slice)),
+        GeneratedFile::new(
+            "jobset.yaml",
+            "the job, and its guard",
+            job.heading(what, &job.cost()) + &documents,
+        ),
+        GeneratedFile::new(
+            "node-pool.json",
+            "the request: projects.locations.clusters.nodePools.create",
+            pool,
+        ),
         image::dockerfile(),
     ])
 }
@@ -51,7 +59,7 @@ fn named(name: &str) -> Value {
     json!({"name": name, "namespace": "default"})
 }
 
-fn jobset(job: &Job, slice: &Slice, cloud: &Cloud, bucket: &str, image: &str) -> Value {
+fn jobset(job: &CloudJob, slice: &TpuSlice, cloud: &CloudNames, bucket: &str, image: &str) -> Value {
     let pods = cloud.machines(slice.chips);
     let mut metadata = named(&job.name);
     // All pods of a slice on one node pool, and no others.
@@ -92,7 +100,7 @@ fn jobset(job: &Job, slice: &Slice, cloud: &Cloud, bucket: &str, image: &str) ->
     })
 }
 
-fn pod(job: &Job, slice: &Slice, cloud: &Cloud, bucket: &str, image: &str) -> Value {
+fn pod(job: &CloudJob, slice: &TpuSlice, cloud: &CloudNames, bucket: &str, image: &str) -> Value {
     let mut selector = json!({
         "cloud.google.com/gke-tpu-accelerator": cloud.node(slice.chips).label,
         "cloud.google.com/gke-tpu-topology": topology(slice),
@@ -139,7 +147,7 @@ fn pod(job: &Job, slice: &Slice, cloud: &Cloud, bucket: &str, image: &str) -> Va
 }
 
 /// What the program and libtpu are told. GKE itself says which host of its slice a pod is, and the launch counts them slice by slice.
-fn variables(job: &Job, slice: &Slice, cloud: &Cloud) -> Value {
+fn variables(job: &CloudJob, slice: &TpuSlice, cloud: &CloudNames) -> Value {
     let grace = if job.spot { SAVING.0 } else { SAVING.1 };
     let noted = |what: &str| {
         let field = format!("metadata.annotations['jobset.sigs.k8s.io/{what}']");
@@ -169,7 +177,7 @@ fn variables(job: &Job, slice: &Slice, cloud: &Cloud) -> Value {
 }
 
 /// Its machines come when pods ask for them, all of a slice at once, and go when no pod does.
-fn pool(job: &Job, slice: &Slice, cloud: &Cloud) -> Value {
+fn pool(job: &CloudJob, slice: &TpuSlice, cloud: &CloudNames) -> Value {
     let machines = cloud.machines(slice.chips);
     let mut config = json!({
         "machineType": cloud.machine_type(slice.chips),
@@ -193,7 +201,7 @@ fn pool(job: &Job, slice: &Slice, cloud: &Cloud) -> Value {
     pool
 }
 
-fn settings(job: &Job, slice: &Slice, bucket: &str) -> [(&'static str, String); 4] {
+fn settings(job: &CloudJob, slice: &TpuSlice, bucket: &str) -> [(&'static str, String); 4] {
     [
         ("NAME", word(&job.name)),
         ("SLICES", slice.slices.to_string()),
@@ -202,7 +210,7 @@ fn settings(job: &Job, slice: &Slice, bucket: &str) -> [(&'static str, String); 
     ]
 }
 
-fn run(job: &Job, slice: &Slice, bucket: &str) -> String {
+fn run(job: &CloudJob, slice: &TpuSlice, bucket: &str) -> String {
     let needs = format!(
         "#\n# Needs gcloud, kubectl, a cluster of GKE in the region {} with the add-on GcsFuseCsiDriver and workload identity, JobSet in it,\n\
          # a quota for these chips, and the image (Dockerfile): docs/guide/cloud.md has the commands.\n#\n#   CLUSTER=NAME ./run.sh\n",
@@ -213,7 +221,7 @@ fn run(job: &Job, slice: &Slice, bucket: &str) -> String {
     script(&(job.heading(what, &job.cost()) + &needs), &settings(job, slice, bucket), include_str!("gke.sh"))
 }
 
-fn delete(job: &Job, slice: &Slice) -> String {
+fn delete(job: &CloudJob, slice: &TpuSlice) -> String {
     let what = "Deletes the job and its node pools. They cost money until then.";
     script(&job.heading(what, &job.cost()), &settings(job, slice, "")[..2], include_str!("gke_delete.sh"))
 }

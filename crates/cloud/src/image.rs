@@ -1,6 +1,6 @@
 //! The container image that GKE and Vertex AI start: its Dockerfile. Nobody has built it here: there is no engine for containers.
 
-use super::generated_file::File;
+use super::generated_file::GeneratedFile;
 
 const DOCKERFILE: &str =
     "# The program and libtpu. Put the program `systole`, for Linux on x86-64, beside this file, then:
@@ -15,6 +15,6 @@ ENV SYSTOLE_CACHE=/opt/systole
 RUN systole setup tpu && systole --version
 ";
 
-pub(super) fn dockerfile() -> File {
-    File::new("Dockerfile", "the image", DOCKERFILE.into())
+pub(super) fn dockerfile() -> GeneratedFile {
+    GeneratedFile::new("Dockerfile", "the image", DOCKERFILE.into())
 }

@@ -1,18 +1,18 @@
 //! What is to be run: the model, on which chips, where, and what it costs.
 
-use super::chips::Chips;
-use super::generated_file::File;
-use super::region::Region;
+use super::chips::RequestedChips;
+use super::generated_file::GeneratedFile;
+use super::region::CloudRegion;
 use super::train_args;
-use crate::Options;
+use crate::CloudOptions;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_plan::{Bill, Cloud, Slice, Tables, bill, dollars};
+use systole_plan::{Bill, ChipTables, CloudNames, TpuSlice, bill, dollars};
 
 /// A training on chips somewhere.
-pub struct Job {
+pub struct CloudJob {
     pub(crate) name: String,
-    pub(crate) chips: Chips,
-    pub(crate) region: Region,
+    pub(crate) chips: RequestedChips,
+    pub(crate) region: CloudRegion,
     pub(crate) spot: bool,
     pub(crate) bucket: Option<String>,
     pub(crate) image: Option<String>,
@@ -24,15 +24,15 @@ pub struct Job {
     args: Vec<String>,
 }
 
-impl Job {
+impl CloudJob {
     /// # Errors
     /// If an option makes no sense, or the model's batch does not divide over the devices.
-    pub fn new(options: &Options, model: Model, tables: &Tables) -> Result<Job> {
-        let chips = Chips::of(options, tables)?;
-        let region = Region::of(options, &chips, tables)?;
+    pub fn new(options: &CloudOptions, model: JobModel, tables: &ChipTables) -> Result<CloudJob> {
+        let chips = RequestedChips::of(options, tables)?;
+        let region = CloudRegion::of(options, &chips, tables)?;
         train_args::check_batch(&options.args, model.batch, &chips)?;
         let place = Some(region.region.as_str()).filter(|region| !region.is_empty());
-        Ok(Job {
+        Ok(CloudJob {
             name: train_args::name(options.name.as_deref(), &model.name)?,
             spot: options.spot,
             bucket: options.bucket.as_deref().map(train_args::bucket).transpose()?,
@@ -71,10 +71,10 @@ impl Job {
     ///
     /// # Errors
     /// When GPUs are asked for.
-    pub(crate) fn tpu(&self, place: &str) -> Result<(&Slice, &Cloud)> {
+    pub(crate) fn tpu(&self, place: &str) -> Result<(&TpuSlice, &CloudNames)> {
         match &self.chips {
-            Chips::Tpu(slice, cloud) => Ok((slice, cloud)),
-            Chips::Gpu { .. } | Chips::Cpu { .. } => {
+            RequestedChips::Tpu(slice, cloud) => Ok((slice, cloud)),
+            RequestedChips::Gpu { .. } | RequestedChips::Cpu { .. } => {
                 let what = format!("{place} is for TPU slices here, not for {}", self.chips.title());
                 let e = Error::new(ErrorKind::Config, what).at("--slice");
                 Err(e.hint("name a slice such as v5e-8; GPUs go with slurm, ray, colab and kaggle"))
@@ -139,11 +139,11 @@ impl Job {
     /// The arguments of the program on each machine.
     pub(crate) fn command(&self, model: &str, out: &str) -> Vec<String> {
         let device = match &self.chips {
-            Chips::Tpu(..) => Some("tpu"),
-            Chips::Gpu { .. } => Some("cuda"),
-            Chips::Cpu { machines: 1, .. } => Some("cpu"),
+            RequestedChips::Tpu(..) => Some("tpu"),
+            RequestedChips::Gpu { .. } => Some("cuda"),
+            RequestedChips::Cpu { machines: 1, .. } => Some("cpu"),
             // The launch gives each process Systole's own plugin.
-            Chips::Cpu { .. } => None,
+            RequestedChips::Cpu { .. } => None,
         };
         let device = device.into_iter().flat_map(|device| ["--device", device]);
         let words = ["train", model].into_iter().chain(device).chain(["--out", out]);
@@ -172,8 +172,8 @@ impl Job {
     }
 
     /// The TOML file that is trained, as a file beside the others.
-    pub fn model_file(&self) -> Option<File> {
-        self.toml.as_ref().map(|text| File::new(&self.model, "what is trained", text.clone()))
+    pub fn model_file(&self) -> Option<GeneratedFile> {
+        self.toml.as_ref().map(|text| GeneratedFile::new(&self.model, "what is trained", text.clone()))
     }
 
     /// The text of the TOML file.
@@ -183,7 +183,7 @@ impl Job {
 }
 
 /// What is trained.
-pub struct Model {
+pub struct JobModel {
     /// A preset, or the name of the TOML file next to the others.
     pub name: String,
     /// The text of that file.

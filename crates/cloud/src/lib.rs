@@ -18,18 +18,18 @@ mod train_args;
 mod vertex;
 mod yaml;
 
-pub use generated_file::File;
-pub use job::{Job, Model};
-pub use platform::Place;
+pub use generated_file::GeneratedFile;
+pub use job::{CloudJob, JobModel};
+pub use platform::CloudPlatform;
 pub use train_args::{check_given, file_name};
 
 use std::path::Path;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// What is to run, and on what.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct CloudOptions {
     /// A TPU slice (`v5e-8`), GPUs of one machine (`8*h100`) or cores of each machine (`16*cpu`).
     pub slice: String,
     /// Whether machines may be preempted.
@@ -58,7 +58,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If the directory is not empty, or a file cannot be written.
-pub fn write(folder: &Path, files: &[File]) -> Result<()> {
+pub fn write(folder: &Path, files: &[GeneratedFile]) -> Result<()> {
     let failed = |e: std::io::Error| {
         Error::io("cannot make the folder", folder, e).at("--out").hint("choose another folder with --out")
     };
@@ -73,7 +73,7 @@ pub fn write(folder: &Path, files: &[File]) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(failed)?;
     files.iter().try_for_each(|file| {
         let path = folder.join(&file.name);
-        write_atomically(&Disk, &path, &[file.text.as_bytes()])?;
+        write_atomically(&OsFileSystem, &path, &[file.text.as_bytes()])?;
         if file.is_script() { make_executable(&path) } else { Ok(()) }
     })
 }

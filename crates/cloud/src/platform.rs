@@ -1,20 +1,20 @@
 //! The places: what each is, which options it has no use for, and what makes its files. A new place is a file and a row here.
 
-use super::generated_file::File;
-use super::job::Job;
+use super::generated_file::GeneratedFile;
+use super::job::CloudJob;
 use super::{gke, notebook, ray, slurm, tpu_vm, vertex};
-use crate::Options;
+use crate::CloudOptions;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::did_you_mean::suggestion;
 
 /// A place with TPUs or GPUs.
-pub struct Place {
+pub struct CloudPlatform {
     /// Name on the command line.
     pub name: &'static str,
     /// What it is, in a few words.
     pub about: &'static str,
     /// Its files for a job.
-    pub make: fn(&Job) -> Result<Vec<File>>,
+    pub make: fn(&CloudJob) -> Result<Vec<GeneratedFile>>,
     /// What to do next; `{}` stands for the folder.
     pub next: &'static str,
     /// What is to be said of the cost, where the tables' prices are not what is paid.
@@ -48,8 +48,8 @@ const SLURM: &[(&str, &str)] = &[
 const NO_IMAGE: &[(&str, &str)] =
     &[NO_NODES, ("--image", "the program itself is copied, no image: leave --image out")];
 
-static PLACES: [Place; 7] = [
-    Place {
+static PLACES: [CloudPlatform; 7] = [
+    CloudPlatform {
         name: "tpu-vm",
         about: "Cloud TPU by gcloud",
         make: tpu_vm::files,
@@ -57,7 +57,7 @@ static PLACES: [Place; 7] = [
         cost: None,
         without: NO_IMAGE,
     },
-    Place {
+    CloudPlatform {
         name: "gke",
         about: "Kubernetes with JobSet",
         make: gke::files,
@@ -65,7 +65,7 @@ static PLACES: [Place; 7] = [
         cost: None,
         without: &[NO_NODES],
     },
-    Place {
+    CloudPlatform {
         name: "vertex",
         about: "a custom job of Vertex AI",
         make: vertex::files,
@@ -73,7 +73,7 @@ static PLACES: [Place; 7] = [
         cost: None,
         without: &[NO_NODES],
     },
-    Place {
+    CloudPlatform {
         name: "ray",
         about: "a job of Ray",
         make: ray::files,
@@ -81,7 +81,7 @@ static PLACES: [Place; 7] = [
         cost: None,
         without: NO_IMAGE,
     },
-    Place {
+    CloudPlatform {
         name: "slurm",
         about: "a batch script of SLURM",
         make: slurm::files,
@@ -89,7 +89,7 @@ static PLACES: [Place; 7] = [
         cost: Some("the cluster says what it costs"),
         without: SLURM,
     },
-    Place {
+    CloudPlatform {
         name: "kaggle",
         about: "a notebook of Kaggle",
         make: notebook::kaggle,
@@ -97,7 +97,7 @@ static PLACES: [Place; 7] = [
         cost: Some("free of charge, so many hours a week as Kaggle says"),
         without: NOTEBOOK,
     },
-    Place {
+    CloudPlatform {
         name: "colab",
         about: "a notebook of Colab",
         make: notebook::colab,
@@ -107,12 +107,12 @@ static PLACES: [Place; 7] = [
     },
 ];
 
-impl Place {
+impl CloudPlatform {
     /// By its name.
     ///
     /// # Errors
     /// When there is none of this name.
-    pub fn of(name: &str) -> Result<&'static Place> {
+    pub fn of(name: &str) -> Result<&'static CloudPlatform> {
         PLACES.iter().find(|place| place.name == name).ok_or_else(|| {
             let names: Vec<&str> = PLACES.iter().map(|place| place.name).collect();
             Error::new(ErrorKind::Config, format!("there is no place `{name}`"))
@@ -124,7 +124,7 @@ impl Place {
     ///
     /// # Errors
     /// When there is one.
-    pub fn check(&self, args: &Options) -> Result<()> {
+    pub fn check(&self, args: &CloudOptions) -> Result<()> {
         let given = |option: &str| match option {
             "--spot" => args.spot,
             "--region" => args.region.is_some(),

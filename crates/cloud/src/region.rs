@@ -1,34 +1,34 @@
 //! Regions and zones: where the chips are, as far as is known.
 
-use super::chips::Chips;
-use crate::Options;
+use super::chips::RequestedChips;
+use crate::CloudOptions;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::did_you_mean::suggestion;
-use systole_plan::{Tables, regions};
+use systole_plan::{ChipTables, regions};
 
 /// Where a run is: both are empty where nobody asks.
 #[derive(Default)]
-pub(super) struct Region {
+pub(super) struct CloudRegion {
     pub region: String,
     pub zone: String,
 }
 
-impl Region {
+impl CloudRegion {
     /// That of `--region` and `--zone`, or the first that has the chips and a price for them.
     ///
     /// # Errors
     /// When the region does not have the chips, as far as is known, or the zone is not in it.
-    pub fn of(args: &Options, chips: &Chips, tables: &Tables) -> Result<Region> {
+    pub fn of(args: &CloudOptions, chips: &RequestedChips, tables: &ChipTables) -> Result<CloudRegion> {
         let priced = regions(tables, chips.kind());
         match chips {
-            Chips::Tpu(slice, cloud) => of_tpu(args, chips, cloud.zones_of(slice.chips), &priced),
-            Chips::Gpu { .. } | Chips::Cpu { .. } => of_gpu(args, chips, &priced),
+            RequestedChips::Tpu(slice, cloud) => of_tpu(args, chips, cloud.zones_of(slice.chips), &priced),
+            RequestedChips::Gpu { .. } | RequestedChips::Cpu { .. } => of_gpu(args, chips, &priced),
         }
     }
 }
 
 /// Clouds with GPUs are many: a region is one that a price is known for.
-fn of_gpu(args: &Options, chips: &Chips, priced: &[&str]) -> Result<Region> {
+fn of_gpu(args: &CloudOptions, chips: &RequestedChips, priced: &[&str]) -> Result<CloudRegion> {
     let region = match &args.region {
         Some(region) if !priced.contains(&region.as_str()) => {
             let e =
@@ -42,10 +42,15 @@ fn of_gpu(args: &Options, chips: &Chips, priced: &[&str]) -> Result<Region> {
         Some(region) => region.clone(),
         None => priced.first().map_or_else(String::new, ToString::to_string),
     };
-    Ok(Region { region, zone: String::new() })
+    Ok(CloudRegion { region, zone: String::new() })
 }
 
-fn of_tpu(args: &Options, chips: &Chips, zones: &[String], priced: &[&str]) -> Result<Region> {
+fn of_tpu(
+    args: &CloudOptions,
+    chips: &RequestedChips,
+    zones: &[String],
+    priced: &[&str],
+) -> Result<CloudRegion> {
     if let Some(zone) = &args.zone {
         let region = region_of(zone);
         if region.is_empty() || args.region.as_deref().is_some_and(|asked| asked != region) {
@@ -61,7 +66,7 @@ fn of_tpu(args: &Options, chips: &Chips, zones: &[String], priced: &[&str]) -> R
                 zones.join(", ")
             )));
         }
-        return Ok(Region { region: region.into(), zone: zone.clone() });
+        return Ok(CloudRegion { region: region.into(), zone: zone.clone() });
     }
     let mut has: Vec<&str> = zones.iter().map(|zone| region_of(zone)).collect();
     has.dedup();
@@ -80,7 +85,7 @@ fn of_tpu(args: &Options, chips: &Chips, zones: &[String], priced: &[&str]) -> R
         }
     };
     let zone = zones.iter().find(|zone| region_of(zone) == region).cloned().unwrap_or_default();
-    Ok(Region { region: region.into(), zone })
+    Ok(CloudRegion { region: region.into(), zone })
 }
 
 /// `us-west4` of `us-west4-a`; nothing of what is no zone.

@@ -1,8 +1,8 @@
 //! A batch script of SLURM: a launch on each machine, for the GPUs of one or the processors of several.
 
-use super::chips::Chips;
-use super::generated_file::File;
-use super::job::Job;
+use super::chips::RequestedChips;
+use super::generated_file::GeneratedFile;
+use super::job::CloudJob;
 use super::shell::array;
 use systole_ir::{Error, ErrorKind, Result};
 
@@ -11,11 +11,11 @@ const CORES: usize = 8;
 /// How often a process that was killed is started again, before the job ends.
 const RESTARTS: u32 = 3;
 
-pub(super) fn files(job: &Job) -> Result<Vec<File>> {
+pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let (gpus, cores) = match &job.chips {
-        Chips::Gpu { kind, count } => (Some(format!("{kind}:{count}")), CORES * count),
-        Chips::Cpu { cores, .. } => (None, *cores),
-        Chips::Tpu(..) => {
+        RequestedChips::Gpu { kind, count } => (Some(format!("{kind}:{count}")), CORES * count),
+        RequestedChips::Cpu { cores, .. } => (None, *cores),
+        RequestedChips::Tpu(..) => {
             let what = format!("SLURM is for GPUs and processors here, not for {}", job.chips.title());
             let e = Error::new(ErrorKind::Config, what).at("--slice");
             return Err(e.hint("name GPUs, as 8*h100, or cores, as 16*cpu; TPUs go with tpu-vm and gke"));
@@ -46,11 +46,11 @@ pub(super) fn files(job: &Job) -> Result<Vec<File>> {
         needs(job, gpus.as_deref()),
         include_str!("slurm.sh"),
     );
-    Ok(vec![File::new("job.sh", "the job: sbatch job.sh", text)])
+    Ok(vec![GeneratedFile::new("job.sh", "the job: sbatch job.sh", text)])
 }
 
 /// What each task runs: a launch, which is its process of the run.
-fn command(job: &Job) -> Vec<String> {
+fn command(job: &CloudJob) -> Vec<String> {
     let mut words = vec!["launch".into(), "--slurm".into(), format!("--max-restarts={RESTARTS}")];
     if job.chips.machines() > 1 {
         // The log has the lines of all.
@@ -62,7 +62,7 @@ fn command(job: &Job) -> Vec<String> {
 }
 
 /// What must be there, as comments.
-fn needs(job: &Job, gpus: Option<&str>) -> String {
+fn needs(job: &CloudJob, gpus: Option<&str>) -> String {
     let gres = gpus.and_then(|gpus| gpus.split(':').next()).map_or_else(String::new, |kind| {
         format!("# `gpu:{kind}` must be the cluster's own name of these GPUs (sinfo -o %G).\n")
     });

@@ -1,17 +1,17 @@
 //! A Cloud TPU by `gcloud`: the request to the queue, a script that creates, copies, starts, watches and deletes, one that only deletes,
 //! and what runs on the machines.
 
-use super::generated_file::File;
-use super::job::Job;
+use super::generated_file::GeneratedFile;
+use super::job::CloudJob;
 use super::shell::{array, script, word};
 use serde_json::{Value, json};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_plan::Slice;
+use systole_plan::TpuSlice;
 
 /// A request that is not filled in a day fails.
 const WAITS: &str = "86400s";
 
-pub(super) fn files(job: &Job) -> Result<Vec<File>> {
+pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let (slice, cloud) = job.tpu("tpu-vm")?;
     let Some(api) = cloud.api.as_deref() else {
         let e = Error::new(ErrorKind::Config, format!("{} has no TPU VMs", slice.generation)).at("--slice");
@@ -48,15 +48,23 @@ pub(super) fn files(job: &Job) -> Result<Vec<File>> {
     let request =
         serde_json::to_string_pretty(&request(job, slice, api, &cloud.runtime)).unwrap_or_default() + "\n";
     Ok(vec![
-        File::new("run.sh", "asks for machines, copies, starts, watches, deletes", run),
-        File::new("delete.sh", "deletes what costs money", delete),
-        File::new("queued-resource.json", "the request: projects.locations.queuedResources.create", request),
-        File::new("machine.sh", "what run.sh does on each machine", include_str!("machine.sh").into()),
+        GeneratedFile::new("run.sh", "asks for machines, copies, starts, watches, deletes", run),
+        GeneratedFile::new("delete.sh", "deletes what costs money", delete),
+        GeneratedFile::new(
+            "queued-resource.json",
+            "the request: projects.locations.queuedResources.create",
+            request,
+        ),
+        GeneratedFile::new(
+            "machine.sh",
+            "what run.sh does on each machine",
+            include_str!("machine.sh").into(),
+        ),
     ])
 }
 
 /// A `QueuedResource` of the API, v2. `PROJECT` is put in by the script.
-fn request(job: &Job, slice: &Slice, api: &str, runtime: &str) -> Value {
+fn request(job: &CloudJob, slice: &TpuSlice, api: &str, runtime: &str) -> Value {
     let mut node = json!({
         "runtimeVersion": runtime,
         // As gcloud asks for it: the program fetches libtpu from the network.
@@ -83,6 +91,6 @@ fn request(job: &Job, slice: &Slice, api: &str, runtime: &str) -> Value {
 }
 
 /// `4x4`.
-pub(super) fn topology(slice: &Slice) -> String {
+pub(super) fn topology(slice: &TpuSlice) -> String {
     slice.topology.iter().map(ToString::to_string).collect::<Vec<_>>().join("x")
 }

@@ -1,6 +1,6 @@
 //! Words of the command line: what must hold of them before machines are paid for.
 
-use super::chips::Chips;
+use super::chips::RequestedChips;
 use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
 
@@ -39,7 +39,7 @@ pub fn check_given(words: &[String]) -> Result<()> {
 ///
 /// # Errors
 /// When it does not.
-pub(super) fn check_batch(words: &[String], configured: Option<usize>, chips: &Chips) -> Result<()> {
+pub(super) fn check_batch(words: &[String], configured: Option<usize>, chips: &RequestedChips) -> Result<()> {
     let devices = chips.devices();
     let is_split_otherwise = names(words, &["--strategy", "--mesh", "--devices", "--set"]);
     let batch = value(words, "--batch-size").map_or(configured, |given| given.parse().ok());

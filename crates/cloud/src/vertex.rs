@@ -1,14 +1,14 @@
 //! A custom job of Vertex AI: the JSON of its request, and the commands around it.
 
-use super::generated_file::File;
+use super::generated_file::GeneratedFile;
 use super::image;
-use super::job::Job;
+use super::job::CloudJob;
 use super::shell::{script, word};
 use super::tpu_vm::topology;
 use serde_json::{Value, json};
 use systole_ir::{Error, ErrorKind, Result};
 
-pub(super) fn files(job: &Job) -> Result<Vec<File>> {
+pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let (slice, cloud) = job.tpu("vertex")?;
     let refused =
         |what: String, at: &str, hint: &str| Err(Error::new(ErrorKind::Config, what).at(at).hint(hint));
@@ -46,15 +46,19 @@ pub(super) fn files(job: &Job) -> Result<Vec<File>> {
     let what = "Cancels the job that run.sh sent. It costs money until then, or until its time is over.";
     let cancel = "gcloud ai custom-jobs cancel \"$(<job.name)\" --region=\"$REGION\"\n";
     Ok(vec![
-        File::new("run.sh", "sends the job and shows what it says", run),
-        File::new("delete.sh", "cancels the job", script(&job.heading(what, &cost), &settings[1..2], cancel)),
-        File::new("job.json", "the request: projects.locations.customJobs.create", request),
+        GeneratedFile::new("run.sh", "sends the job and shows what it says", run),
+        GeneratedFile::new(
+            "delete.sh",
+            "cancels the job",
+            script(&job.heading(what, &cost), &settings[1..2], cancel),
+        ),
+        GeneratedFile::new("job.json", "the request: projects.locations.customJobs.create", request),
         image::dockerfile(),
     ])
 }
 
 /// Buckets are mounted below `/gcs` in every container.
-fn request(job: &Job, bucket: &str, image: &str, machine: &str, topology: &str) -> Value {
+fn request(job: &CloudJob, bucket: &str, image: &str, machine: &str, topology: &str) -> Value {
     let folder = format!("/gcs/{bucket}/{}", job.name);
     let model = match job.toml() {
         Some(_) => format!("{folder}/{}", job.model()),

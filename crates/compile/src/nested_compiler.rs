@@ -3,16 +3,16 @@
 //! Bodies of loops, branches and row blocks are programs of their own, and the whole pipeline compiles them. The
 //! indirection keeps the stages from depending on [`crate::pipeline`].
 
-use crate::options::Options;
-use crate::program::{Blocks, Schedule};
+use crate::options::PipelineOptions;
+use crate::program::{ProgramSchedule, RowBlockLoop};
 use std::collections::HashMap;
 use systole_ir::{Graph, Result};
 
 /// Pipeline functions that a stage may call.
-pub struct Compiler {
+pub struct NestedCompiler {
     /// Compiles an optimised graph into a complete program, with its buffer plan.
-    pub schedule: fn(&Graph, &Options) -> Result<Schedule>,
+    pub schedule: fn(&Graph, &PipelineOptions) -> Result<ProgramSchedule>,
     /// Lowers and fuses a graph some of whose nodes run as row blocks, without ordering or buffers. The cost model of
     /// [`crate::tile`] measures on this whether row blocks pay.
-    pub estimate: fn(&Graph, &HashMap<usize, Blocks>, &Options) -> Result<Schedule>,
+    pub estimate: fn(&Graph, &HashMap<usize, RowBlockLoop>, &PipelineOptions) -> Result<ProgramSchedule>,
 }

@@ -2,14 +2,14 @@
 
 /// Options of [`crate::schedule`].
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct PipelineOptions {
     /// Indices of parameters whose memory a run may overwrite (donated inputs).
     pub donated: Vec<usize>,
     /// Set for loop bodies: result `k` may alias parameter `state_at + k` only, so that each state keeps its buffer
     /// from iteration to iteration.
     pub state_at: Option<usize>,
     /// Which segments of the graph run as row blocks.
-    pub blocks: Blocking,
+    pub blocks: RowBlocksMode,
     /// Whether intermediate values of narrow float types (bf16, f16) may stay in f32 until they are stored.
     pub excess_precision: bool,
 }
@@ -17,7 +17,7 @@ pub struct Options {
 /// How segments of a graph are split into row blocks. The split determines the summation order, so it must not depend
 /// on the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Blocking {
+pub enum RowBlocksMode {
     /// No row blocks.
     #[default]
     Off,

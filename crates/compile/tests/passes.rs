@@ -1,6 +1,6 @@
 //! Passes keep what a graph computes: on every sample of every op, and on programs made to be simplified.
 
-use systole_compile::{Options, PASSES, optimize, schedule};
+use systole_compile::{PASSES, PipelineOptions, optimize, schedule};
 use systole_ir::DType::*;
 use systole_ir::op::{Binary, Convolution, TABLE};
 use systole_ir::{
@@ -27,7 +27,7 @@ fn check(graph: &Graph, args: &[Literal], label: &str) {
             assert!(same(got, want), "{label} after {}:\n{got:?}\n{want:?}", pass.name);
         }
     }
-    let plan = schedule(&now, &Options::default()).unwrap();
+    let plan = schedule(&now, &PipelineOptions::default()).unwrap();
     assert!(plan.to_string().contains("schedule"));
 }
 
@@ -140,7 +140,7 @@ fn elementwise_work_is_one_step_and_joins_the_fold_after_it() {
     let b = g.parameter(TensorType::new(F32, [16]), "b");
     let y = ((&x + &b).tanh() * 2.0 - &x).sum(&[1]);
     let graph = g.finish(&[y]).unwrap();
-    let plan = schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap();
+    let plan = schedule(&optimize(&graph).unwrap().0, &PipelineOptions::default()).unwrap();
     assert_eq!(plan.steps.len(), 1, "{plan}");
 }
 

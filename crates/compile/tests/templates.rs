@@ -1,6 +1,6 @@
 //! Templates fire where they may, and nowhere else. What the fused steps compute is tested where they run.
 
-use systole_compile::{Blocking, Kernel, Options, Relu, Schedule, optimize, schedule};
+use systole_compile::{Kernel, PipelineOptions, ProgramSchedule, Relu, RowBlocksMode, optimize, schedule};
 use systole_ir::DType::{self, *};
 use systole_ir::op::{Convolution, Monoid, Window};
 use systole_ir::{GraphBuilder, Tensor, TensorType, grad};
@@ -43,11 +43,11 @@ const NET: Net = Net {
     also: Also::Nothing,
 };
 
-fn compiled(n: Net) -> Schedule {
-    compiled_as(n, F32, 2, Blocking::Off)
+fn compiled(n: Net) -> ProgramSchedule {
+    compiled_as(n, F32, 2, RowBlocksMode::Off)
 }
 
-fn compiled_as(n: Net, dtype: DType, batch: usize, blocks: Blocking) -> Schedule {
+fn compiled_as(n: Net, dtype: DType, batch: usize, blocks: RowBlocksMode) -> ProgramSchedule {
     let g = GraphBuilder::new("net");
     let x = g.parameter(TensorType::new(dtype, [batch, 12, 12, n.channels]), "x");
     let k = g.parameter(TensorType::new(dtype, [3, 3, n.channels, n.filters]), "kernel");
@@ -79,14 +79,14 @@ fn compiled_as(n: Net, dtype: DType, batch: usize, blocks: Blocking) -> Schedule
         _ => {}
     }
     let graph = g.finish(&results).unwrap();
-    schedule(&optimize(&graph).unwrap().0, &Options { blocks, ..Options::default() }).unwrap()
+    schedule(&optimize(&graph).unwrap().0, &PipelineOptions { blocks, ..PipelineOptions::default() }).unwrap()
 }
 
-fn names(s: &Schedule) -> Vec<String> {
+fn names(s: &ProgramSchedule) -> Vec<String> {
     s.steps.iter().map(|step| step.kernel.name()).collect()
 }
 
-fn has(s: &Schedule, name: &str) -> bool {
+fn has(s: &ProgramSchedule, name: &str) -> bool {
     names(s).iter().any(|n| n == name)
 }
 
@@ -119,7 +119,7 @@ fn the_mask_of_relu_is_taken_out_of_a_longer_step() {
     let [u, v] = ["u", "v"].map(|name| g.parameter(TensorType::new(F32, [100, 3]), name));
     let results = grad(&(flat.dot(&u).tanh() * flat.dot(&v)).sum_all(), &[&k]);
     let graph = g.finish(&results).unwrap();
-    let s = schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap();
+    let s = schedule(&optimize(&graph).unwrap().0, &PipelineOptions::default()).unwrap();
     assert!(has(&s, "convolution+max_pool+relu") && has(&s, "unpooled kernel gradient"), "{s}");
     assert!(!s.to_string().contains("i1["), "{s}");
 }
@@ -166,7 +166,7 @@ fn pooling_without_gradients_remembers_no_places() {
     let h = x.convolution(&k, Convolution::valid(x.ty(), &[1, 1], &[1, 1], 1));
     let window = Window::new(&[1, 2, 2, 1], &[1, 2, 2, 1], &[[0, 0]; 4]);
     let graph = g.finish(&[Monoid::Maximum.over_windows(&h, window)]).unwrap();
-    let s = schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap();
+    let s = schedule(&optimize(&graph).unwrap().0, &PipelineOptions::default()).unwrap();
     assert!(matches!(&s.steps[..], [one] if matches!(one.kernel, Kernel::Pool(_)) && one.outputs.len() == 1));
 }
 
@@ -179,7 +179,7 @@ fn the_same_pool_of_two_arrays_is_two_steps() {
     let (a, b) = (Monoid::Maximum.over_windows(&x, window()), Monoid::Maximum.over_windows(&y, window()));
     let results = grad(&(a * b).sum_all(), &[&x, &y]);
     let graph = g.finish(&results).unwrap();
-    let s = schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap();
+    let s = schedule(&optimize(&graph).unwrap().0, &PipelineOptions::default()).unwrap();
     let count = |name: &str| names(&s).iter().filter(|n| *n == name).count();
     assert_eq!((count("max_pool"), count("unpool 2x2")), (2, 2), "{s}");
 }
@@ -195,7 +195,7 @@ fn the_derivative_of_average_pooling_is_one_step() {
         let y = Monoid::Add.over_windows(&x, window);
         let dy = g.parameter(y.ty().clone(), "dy");
         let graph = g.finish(&grad(&(y * dy).sum_all(), &[&x])).unwrap();
-        let s = schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap();
+        let s = schedule(&optimize(&graph).unwrap().0, &PipelineOptions::default()).unwrap();
         assert_eq!(names(&s), steps, "{s}");
     }
 }
@@ -203,8 +203,8 @@ fn the_derivative_of_average_pooling_is_one_step() {
 #[test]
 fn narrow_floats_in_blocks_have_no_full_size_gradient() {
     // Sums over the blocks are f32, and predicates of narrow numbers are computed again rather than stored.
-    let s = compiled_as(NET, BF16, 8, Blocking::Rows(2));
-    let bodies: Vec<&Schedule> = s
+    let s = compiled_as(NET, BF16, 8, RowBlocksMode::Rows(2));
+    let bodies: Vec<&ProgramSchedule> = s
         .steps
         .iter()
         .filter_map(|step| match &step.kernel {
@@ -220,7 +220,7 @@ fn narrow_floats_in_blocks_have_no_full_size_gradient() {
 }
 
 /// Batch normalisation's statistics of a convolution, over some dimensions.
-fn statistics(dtype: systole_ir::DType, dims: &[usize], squares: bool) -> Schedule {
+fn statistics(dtype: systole_ir::DType, dims: &[usize], squares: bool) -> ProgramSchedule {
     let g = GraphBuilder::new("net");
     let x = g.parameter(TensorType::new(dtype, [4, 8, 8, 3]), "x");
     let k = g.parameter(TensorType::new(dtype, [3, 3, 3, 16]), "k");
@@ -231,7 +231,7 @@ fn statistics(dtype: systole_ir::DType, dims: &[usize], squares: bool) -> Schedu
     let centred = &wide - mean.broadcast_in_dim(wide.shape(), &kept);
     let second = if squares { &centred * &centred } else { centred.abs() };
     let graph = g.finish(&[y, mean, second.mean(dims)]).unwrap();
-    schedule(&optimize(&graph).unwrap().0, &Options::default()).unwrap()
+    schedule(&optimize(&graph).unwrap().0, &PipelineOptions::default()).unwrap()
 }
 
 #[test]

@@ -1,40 +1,40 @@
 //! `data.augment`: changes of training pictures by name, each drawn anew for every picture and epoch.
 
-use super::key_error::{Wrong, unknown};
+use super::key_error::{KeyError, unknown};
 use serde::{Deserialize, Deserializer};
 use std::sync::Arc;
-use systole_base::rng::{Stream, hash_name};
-use systole_data::image_ops::{AugTransforms, RandAugment, ResizedCrop, cutmix, mixup_each};
+use systole_base::rng::{RandomStream, hash_name};
+use systole_data::image_ops::{AugTransforms, RandAugment, RandomResizedCrop, cutmix, mixup_each};
 use systole_data::{HostArray, Sample};
 use systole_ir::ErrorKind;
 use toml::{Table, Value};
 
 /// What is done to `u8[H, W, C]`.
-pub(super) type Change = Arc<dyn Fn(HostArray, &mut Stream) -> HostArray + Send + Sync>;
+pub(super) type ImageTransformFn = Arc<dyn Fn(HostArray, &mut RandomStream) -> HostArray + Send + Sync>;
 
 /// A change: its name, after Keras's layers, what it does, and that to `u8[H, W, C]`.
-type Named = (&'static str, &'static str, fn(HostArray, &mut Stream) -> HostArray);
+type NamedTransform = (&'static str, &'static str, fn(HostArray, &mut RandomStream) -> HostArray);
 
 /// What a name with a value (`rotate=10`) adds.
-enum Part {
+enum AugmentEffect {
     /// To the one placing and lighting of all.
     Transforms(fn(&mut AugTransforms, f64)),
     /// A change of its own.
-    Change(fn(f64) -> Change),
+    Change(fn(f64) -> ImageTransformFn),
     /// Of whole batches.
-    Mix(MixBatch),
+    Mix(MixBatchFn),
 }
 
 /// How pictures of a batch and their labels are mixed: with which alpha of the Beta distribution.
-type MixBatch = fn(Sample, &str, &str, f64, &mut Stream) -> systole_ir::Result<Sample>;
+type MixBatchFn = fn(Sample, &str, &str, f64, &mut RandomStream) -> systole_ir::Result<Sample>;
 
 /// A name, what it does, its usual value and the least and the greatest, and the part.
-struct Valued {
+struct ValuedAugmentation {
     name: &'static str,
     about: &'static str,
     value: Option<f64>,
     range: (f64, f64),
-    part: Part,
+    part: AugmentEffect,
 }
 
 const fn of_all(
@@ -43,11 +43,11 @@ const fn of_all(
     value: Option<f64>,
     range: (f64, f64),
     set: fn(&mut AugTransforms, f64),
-) -> Valued {
-    Valued { name, about, value, range, part: Part::Transforms(set) }
+) -> ValuedAugmentation {
+    ValuedAugmentation { name, about, value, range, part: AugmentEffect::Transforms(set) }
 }
 
-const VALUED: [Valued; 12] = [
+const VALUED: [ValuedAugmentation; 12] = [
     of_all(
         "aug_transforms",
         "fastai's: flip, rotate, zoom, warp and lighting, times the value",
@@ -108,40 +108,40 @@ const VALUED: [Valued; 12] = [
             t.max_lighting = v;
         },
     ),
-    Valued {
+    ValuedAugmentation {
         name: "crop",
         about: "moves by up to so many pixels to each side; what comes in is black",
         value: Some(4.0),
         range: (1.0, 1000.0),
-        part: Part::Change(|v| Arc::new(move |x, rng| moved(x, v as usize, rng))),
+        part: AugmentEffect::Change(|v| Arc::new(move |x, rng| moved(x, v as usize, rng))),
     },
-    Valued {
+    ValuedAugmentation {
         name: "erase",
         about: "random erasing: this often, a rectangle of 2 to 33 % of the area becomes noise",
         value: Some(0.5),
         range: (0.0, 1.0),
-        part: Part::Change(|v| Arc::new(move |x, rng| x.random_erasing(v, rng))),
+        part: AugmentEffect::Change(|v| Arc::new(move |x, rng| x.random_erasing(v, rng))),
     },
-    Valued {
+    ValuedAugmentation {
         name: "mixup",
         about: "each picture and its label mixed with those of another one, by shares from the Beta distribution of this alpha",
         value: Some(0.4),
         range: (0.001, 100.0),
-        part: Part::Mix(mixup_each),
+        part: AugmentEffect::Mix(mixup_each),
     },
-    Valued {
+    ValuedAugmentation {
         name: "cutmix",
         about: "a rectangle of each picture is another one's, and so much of its label; with mixup either of both, batch by batch",
         value: Some(1.0),
         range: (0.001, 100.0),
-        part: Part::Mix(cutmix),
+        part: AugmentEffect::Mix(cutmix),
     },
-    Valued {
+    ValuedAugmentation {
         name: "randaugment",
         about: "RandAugment: so many changes of fourteen, drawn for each picture; saturation leaves grey ones as they are",
         value: Some(2.0),
         range: (1.0, 14.0),
-        part: Part::Change(|v| {
+        part: AugmentEffect::Change(|v| {
             let options = RandAugment { count: v as usize, ..RandAugment::default() };
             Arc::new(move |x, rng| x.rand_augment(options, rng))
         }),
@@ -151,7 +151,7 @@ const VALUED: [Valued; 12] = [
 /// Those of [`VALUED`] that are one placing and one lighting.
 const WHOLE: [&str; 2] = ["crop", "randaugment"];
 
-const CHANGES: [Named; 10] = [
+const CHANGES: [NamedTransform; 10] = [
     ("random_flip", "mirrors left and right, every second time", |x, rng| x.random_flip_left_right(rng)),
     ("random_flip_up_down", "mirrors up and down, every second time", |x, rng| x.random_flip_up_down(rng)),
     ("random_translation", "moves by up to a tenth of the size to each side", translated),
@@ -212,7 +212,7 @@ pub(super) fn list_or_table<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
     })
 }
 
-fn between(low: f64, high: f64, rng: &mut Stream) -> f64 {
+fn between(low: f64, high: f64, rng: &mut RandomStream) -> f64 {
     low + (high - low) * rng.uniform_f64()
 }
 
@@ -224,39 +224,39 @@ fn sides(x: &HostArray) -> (usize, usize) {
 }
 
 /// Up to a tenth of its size to each side.
-fn translated(x: HostArray, rng: &mut Stream) -> HostArray {
+fn translated(x: HostArray, rng: &mut RandomStream) -> HostArray {
     let (h, w) = sides(&x);
     moved(x, h.max(w).div_ceil(10), rng)
 }
 
 /// Up to so many pixels to each side.
-fn moved(x: HostArray, by: usize, rng: &mut Stream) -> HostArray {
+fn moved(x: HostArray, by: usize, rng: &mut RandomStream) -> HostArray {
     let (h, w) = sides(&x);
     x.pad_image(by).random_crop(h, w, rng)
 }
 
 /// A part of 60 to 100 % of its area.
-fn zoomed(x: HostArray, rng: &mut Stream) -> HostArray {
+fn zoomed(x: HostArray, rng: &mut RandomStream) -> HostArray {
     let (h, w) = sides(&x);
-    x.random_resized_crop(h, w, ResizedCrop { area: (0.6, 1.0), ..ResizedCrop::default() }, rng)
+    x.random_resized_crop(h, w, RandomResizedCrop { area: (0.6, 1.0), ..RandomResizedCrop::default() }, rng)
 }
 
 /// The changes of these names, for pictures in colour or not: in the order of the list, those of one placing and lighting
 /// together where the first of them stands.
-pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<Change>, Wrong> {
-    let mut all: Vec<Change> = Vec::new();
+pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<ImageTransformFn>, KeyError> {
+    let mut all: Vec<ImageTransformFn> = Vec::new();
     let mut transforms: Option<(usize, AugTransforms)> = None;
     for item in names {
         let (name, value) =
             item.split_once('=').map_or((item.as_str(), None), |(n, v)| (n.trim(), Some(v.trim())));
         if !in_colour && COLOUR.contains(&name) {
             let what = format!("{name} changes colours, and the pictures are grey");
-            return Err(Wrong::new("data.augment", what)
+            return Err(KeyError::new("data.augment", what)
                 .hint("leave it out; of a folder's pictures data.color_mode may be rgb"));
         }
         if let Some((.., change)) = CHANGES.iter().find(|(n, ..)| *n == name) {
             if let Some(value) = value {
-                return Err(Wrong::new("data.augment", format!("{name} takes no value, and has {value}"))
+                return Err(KeyError::new("data.augment", format!("{name} takes no value, and has {value}"))
                     .hint("write its name alone"));
             }
             all.push(Arc::new(*change));
@@ -264,13 +264,13 @@ pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<Change>, 
         }
         let Some(valued) = VALUED.iter().find(|v| v.name == name) else {
             let known: Vec<&str> = augmentations().iter().map(|(n, ..)| *n).collect();
-            return Err(Wrong::of("data.augment", unknown("there is no augmentation", name, &known)));
+            return Err(KeyError::of("data.augment", unknown("there is no augmentation", name, &known)));
         };
         let value = valued.value_of(value)?;
         match valued.part {
-            Part::Mix(_) => {}
-            Part::Change(make) => all.push(make(value)),
-            Part::Transforms(set) => {
+            AugmentEffect::Mix(_) => {}
+            AugmentEffect::Change(make) => all.push(make(value)),
+            AugmentEffect::Transforms(set) => {
                 let (_, options) = transforms.get_or_insert_with(|| (all.len(), AugTransforms::none()));
                 set(options, value);
             }
@@ -283,53 +283,57 @@ pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<Change>, 
 }
 
 /// What mixes the pictures of a batch, and its alpha.
-pub(super) struct Mix {
-    how: MixBatch,
+pub(super) struct BatchMixing {
+    how: MixBatchFn,
     alpha: f64,
 }
 
 /// Those of these names that mix pictures. Wrong ones are told by [`changes`].
-pub(super) fn mixes(names: &[String]) -> Vec<Mix> {
+pub(super) fn mixes(names: &[String]) -> Vec<BatchMixing> {
     let mix = |item: &String| {
         let (name, value) =
             item.split_once('=').map_or((item.as_str(), None), |(n, v)| (n.trim(), Some(v.trim())));
         let valued = VALUED.iter().find(|v| v.name == name)?;
-        let Part::Mix(how) = valued.part else { return None };
-        Some(Mix { how, alpha: valued.value_of(value).ok()? })
+        let AugmentEffect::Mix(how) = valued.part else { return None };
+        Some(BatchMixing { how, alpha: valued.value_of(value).ok()? })
     };
     names.iter().filter_map(mix).collect()
 }
 
 /// `image: f32[B, …], label: f32[B, C]`: mixed by one of `mixes`.
-pub(super) fn mixed(batch: Sample, mixes: &[Mix], rng: &mut Stream) -> systole_ir::Result<Sample> {
+pub(super) fn mixed(
+    batch: Sample,
+    mixes: &[BatchMixing],
+    rng: &mut RandomStream,
+) -> systole_ir::Result<Sample> {
     match mixes {
         [] => Ok(batch),
         mixes => {
-            let Mix { how, alpha } = &mixes[rng.below(mixes.len() as u64) as usize];
+            let BatchMixing { how, alpha } = &mixes[rng.below(mixes.len() as u64) as usize];
             how(batch, "image", "label", *alpha, rng)
         }
     }
 }
 
 /// Changed versions of test pictures: those that training changes them by, else fastai's `aug_transforms`.
-pub struct TestTime {
-    changes: Vec<Change>,
+pub struct TestTimeAugmentation {
+    changes: Vec<ImageTransformFn>,
     seed: u64,
 }
 
-impl TestTime {
+impl TestTimeAugmentation {
     /// For pictures in colour or not, by the `data.augment` and the seed of the configuration that a model was trained with.
     ///
     /// # Errors
     /// When `data.augment` names what there is not.
-    pub fn of(names: &[String], seed: u64, in_colour: bool) -> systole_ir::Result<TestTime> {
+    pub fn of(names: &[String], seed: u64, in_colour: bool) -> systole_ir::Result<TestTimeAugmentation> {
         let changes = changes(&test_time(names), in_colour).map_err(|wrong| wrong.error)?;
-        Ok(TestTime { changes, seed })
+        Ok(TestTimeAugmentation { changes, seed })
     }
 
     /// `x: T[H, W, C] → T[H, W, C]`: version `version` of picture `index`.
     pub fn apply(&self, x: HostArray, version: u64, index: u64) -> HostArray {
-        let mut rng = Stream::new(version_seed(self.seed, version), hash_name("test_time"), index);
+        let mut rng = RandomStream::new(version_seed(self.seed, version), hash_name("test_time"), index);
         self.changes.iter().fold(x, |x, change| change(x, &mut rng))
     }
 }
@@ -345,15 +349,15 @@ pub(super) fn version_seed(seed: u64, version: u64) -> u64 {
     seed ^ hash_name("test_time").wrapping_add(version.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-impl Valued {
-    fn value_of(&self, written: Option<&str>) -> Result<f64, Wrong> {
+impl ValuedAugmentation {
+    fn value_of(&self, written: Option<&str>) -> Result<f64, KeyError> {
         let (name, (least, most)) = (self.name, self.range);
         let Some(usual) = self.value else {
             return match written {
                 None => Ok(0.0),
                 Some(v) => {
                     let what = format!("{name} takes no value, and has {v}");
-                    Err(Wrong::new("data.augment", what).hint("write its name alone"))
+                    Err(KeyError::new("data.augment", what).hint("write its name alone"))
                 }
             };
         };
@@ -363,7 +367,7 @@ impl Valued {
         value.filter(|v| !is_whole || v.fract() == 0.0).ok_or_else(|| {
             let kind = if is_whole { "a whole number" } else { "a number" };
             let e = systole_ir::Error::new(ErrorKind::Config, format!("{name} cannot be {written}"));
-            Wrong::of(
+            KeyError::of(
                 "data.augment",
                 e.hint(format!("choose {kind} from {least} to {most}; {usual} is usual")),
             )
@@ -387,7 +391,7 @@ mod tests {
                     continue;
                 }
                 let of = |seed| {
-                    let out = change(HostArray::from(&x), &mut Stream::new(seed, 1, 1));
+                    let out = change(HostArray::from(&x), &mut RandomStream::new(seed, 1, 1));
                     out.into_literal().unwrap_or_else(|e| panic!("{name}: {e}"))
                 };
                 assert_eq!((of(1).dtype(), of(1).shape()), (DType::U8, x.shape()), "{name}");
@@ -420,8 +424,9 @@ mod tests {
         }
         for valued in VALUED.iter().filter(|v| !["randaugment", "mixup", "cutmix"].contains(&v.name)) {
             let change = changes(&[valued.name.into()], false).unwrap().remove(0);
-            let out =
-                |seed| change(HostArray::from(&x), &mut Stream::new(seed, 1, 1)).into_literal().unwrap();
+            let out = |seed| {
+                change(HostArray::from(&x), &mut RandomStream::new(seed, 1, 1)).into_literal().unwrap()
+            };
             assert_eq!((out(1).ty(), out(2)), (x.ty(), out(2)), "{}", valued.name);
             assert!((0..12).any(|seed| out(seed) != x), "{} changes nothing", valued.name);
         }

@@ -1,7 +1,7 @@
 //! `batch_size = "auto"`: the largest batch whose training step fits into memory, from the plan of the device's compiler. Nothing is
 //! run.
 
-use super::Config;
+use super::RunConfig;
 use serde::{Deserialize, Deserializer, Serializer, de};
 use std::sync::Arc;
 use systole_dist::Strategy;
@@ -17,15 +17,15 @@ pub(super) const AUTO: usize = usize::MAX;
 pub(super) fn auto_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Written {
+    enum AutoOrNumber {
         Number(i64),
         Text(String),
     }
-    match Written::deserialize(deserializer)? {
-        Written::Number(n) => usize::try_from(n)
+    match AutoOrNumber::deserialize(deserializer)? {
+        AutoOrNumber::Number(n) => usize::try_from(n)
             .map_err(|_| de::Error::custom(format!("invalid value: integer `{n}`, expected usize"))),
-        Written::Text(text) if text == "auto" => Ok(AUTO),
-        Written::Text(text) => {
+        AutoOrNumber::Text(text) if text == "auto" => Ok(AUTO),
+        AutoOrNumber::Text(text) => {
             Err(de::Error::custom(format!("invalid type: string {text:?}, expected usize or \"auto\"")))
         }
     }
@@ -38,11 +38,11 @@ pub(super) fn written<S: Serializer>(batch_size: &usize, serializer: S) -> Resul
     }
 }
 
-impl Config {
+impl RunConfig {
     /// Chooses `fit.batch_size`: a power of two for each device. What it says of the choice is kept in `fit.batch_reason`.
     pub(super) fn choose_batch_size(&mut self) -> Result<()> {
         let at = |e: Error| e.at("fit.batch_size = \"auto\"");
-        let mut plan = Plan::of(self).map_err(at)?;
+        let mut plan = BatchMemoryPlan::of(self).map_err(at)?;
         let (unit, memory) = (plan.devices, plan.memory as u64);
         let found = BatchSizeFinder::default().search(unit, memory, |batch| plan.needs(batch)).map_err(at)?;
         let (batch, needed) = (found.batch_size, found.needed as f64);
@@ -60,7 +60,7 @@ impl Config {
 }
 
 /// Who says what a training step needs, and of what.
-struct Plan {
+struct BatchMemoryPlan {
     model: Model,
     /// Whether it is this program's own compiler, for one device or logical ones, which share a memory.
     is_here: bool,
@@ -72,8 +72,8 @@ struct Plan {
     copies: f64,
 }
 
-impl Plan {
-    fn of(config: &Config) -> Result<Plan> {
+impl BatchMemoryPlan {
+    fn of(config: &RunConfig) -> Result<BatchMemoryPlan> {
         let device = backend("auto")?;
         let limit = knobs::MEMORY_LIMIT.get_bytes()?;
         let is_here = device.name() == "cpu";
@@ -93,7 +93,7 @@ impl Plan {
         })?;
         let model = compiled(config, &device, config.strategy())?;
         let devices = model.devices().len().max(1);
-        let mut plan = Plan { model, is_here, devices, memory, whose, copies: 0.0 };
+        let mut plan = BatchMemoryPlan { model, is_here, devices, memory, whose, copies: 0.0 };
         if is_here && devices > 1 {
             // One after the other they go through the parts of the batch that one device would have whole.
             plan.model = compiled(config, &device, Strategy::one_device())?;
@@ -128,7 +128,7 @@ fn held(step: &dyn Executable) -> f64 {
 }
 
 /// The model of a configuration on a device.
-fn compiled(config: &Config, device: &Arc<dyn Backend>, strategy: Strategy) -> Result<Model> {
+fn compiled(config: &RunConfig, device: &Arc<dyn Backend>, strategy: Strategy) -> Result<Model> {
     let sample = config.model_inputs(&config.usual_sample());
     let mut model = config.layers_only()?;
     let output = model.output_for(&sample)?.shape.to_vec();

@@ -1,7 +1,7 @@
 //! `[biggan]`: a generator and a discriminator in the place of layers, and what of the other tables that leaves.
 
-use super::Config;
-use super::key_error::Wrong;
+use super::RunConfig;
+use super::key_error::KeyError;
 use std::path::Path;
 use systole_data::{AUTOTUNE, Dataset};
 use systole_datasets::TrainingData;
@@ -10,50 +10,52 @@ use systole_nn::applications::biggan::{BigGan, SampleGrid};
 use systole_nn::callback::Callback;
 use systole_nn::loss::Loss;
 
-impl Config {
+impl RunConfig {
     /// The first key that does not go with BigGAN.
-    pub(super) fn check_biggan(&self) -> Result<(), Wrong> {
+    pub(super) fn check_biggan(&self) -> Result<(), KeyError> {
         let Some(gan) = &self.biggan else { return Ok(()) };
         gan.check().map_err(|e| {
             let key = e.places().first().map_or("biggan".into(), |key| format!("biggan.{key}"));
-            Wrong::of(&key, e)
+            KeyError::of(&key, e)
         })?;
         if self.model.is_some() || !self.layers.is_empty() {
-            return Err(Wrong::new("biggan", "there are both a [biggan] and layers or a [model]")
+            return Err(KeyError::new("biggan", "there are both a [biggan] and layers or a [model]")
                 .hint("keep one of them: BigGAN has its own networks"));
         }
         let adam = self.optimizer.get("type").and_then(toml::Value::as_str) == Some("adam");
         if let Some(key) = self.optimizer.keys().find(|key| *key != "type") {
             let what = format!("BigGAN has two optimizers, and `{key}` is of neither");
-            return Err(Wrong::new(&format!("optimizer.{key}"), what)
+            return Err(KeyError::new(&format!("optimizer.{key}"), what)
                 .hint("set those of the generator and the discriminator: biggan.G_lr and biggan.D_lr, G_B1, D_B1, G_B2, D_B2, adam_eps"));
         }
         if !adam {
-            return Err(Wrong::new("optimizer.type", "BigGAN trains by Adam").hint("write type = \"adam\""));
-        }
-        if !matches!(super::model_sections::loss(&self.compile.loss)?, Loss::Hinge) {
             return Err(
-                Wrong::new("compile.loss", "BigGAN's loss is the hinge loss").hint("write loss = \"hinge\"")
+                KeyError::new("optimizer.type", "BigGAN trains by Adam").hint("write type = \"adam\"")
             );
         }
+        if !matches!(super::model_sections::loss(&self.compile.loss)?, Loss::Hinge) {
+            return Err(KeyError::new("compile.loss", "BigGAN's loss is the hinge loss")
+                .hint("write loss = \"hinge\""));
+        }
         if !self.compile.metrics.is_empty() {
-            return Err(Wrong::new("compile.metrics", "no metric says how good pictures are that are made")
-                .hint(
-                    "write metrics = []; scores are measured by: systole evaluate RUN --features CLASSIFIER",
-                ));
+            return Err(KeyError::new(
+                "compile.metrics",
+                "no metric says how good pictures are that are made",
+            )
+            .hint("write metrics = []; scores are measured by: systole evaluate RUN --features CLASSIFIER"));
         }
         if self.compile.precision == "mixed_float16" {
-            return Err(Wrong::new("compile.precision", "a step with several updates has no loss scale")
+            return Err(KeyError::new("compile.precision", "a step with several updates has no loss scale")
                 .hint("use mixed_bfloat16, which needs none"));
         }
         self.check_biggan_data(gan)
     }
 
-    fn check_biggan_data(&self, gan: &BigGan) -> Result<(), Wrong> {
+    fn check_biggan_data(&self, gan: &BigGan) -> Result<(), KeyError> {
         let (batch, parts) = (self.fit.batch_size, gan.num_D_accumulations);
         if batch != super::auto_batch_size::AUTO && !batch.is_multiple_of(parts) {
             let what = format!("a batch of {batch} cannot be computed in {parts} equal parts");
-            return Err(Wrong::new("fit.batch_size", what)
+            return Err(KeyError::new("fit.batch_size", what)
                 .hint(format!("choose a multiple of {parts}, which num_D_accumulations is")));
         }
         let side = gan.resolution;
@@ -64,29 +66,31 @@ impl Config {
         if !fits {
             let what = format!("the pictures are not {side} × {side}, which biggan.resolution is");
             return Err(
-                Wrong::new("data.image_size", what).hint(format!("set data.image_size=[{side},{side}]"))
+                KeyError::new("data.image_size", what).hint(format!("set data.image_size=[{side},{side}]"))
             );
         }
         if !["cifar10", "folder", "records"].contains(&self.data.dataset.as_str())
             || self.data.channels() != 3
         {
             let what = format!("BigGAN makes colour pictures, and {} has none", self.data.dataset);
-            return Err(Wrong::new("data.dataset", what).hint(
+            return Err(KeyError::new("data.dataset", what).hint(
                 "set data.dataset to cifar10, or to folder or records with colour pictures of your own",
             ));
         }
         let scale = self.data.scale;
         if (scale * 255.0 - 1.0).abs() > 1e-9 {
-            return Err(Wrong::new("data.scale", "BigGAN's pixels go from 0 to 1, and then to −1 to 1")
+            return Err(KeyError::new("data.scale", "BigGAN's pixels go from 0 to 1, and then to −1 to 1")
                 .hint("write scale = \"1/255\""));
         }
         if !super::augment::mixes(&self.data.augment).is_empty() {
-            return Err(Wrong::new("data.augment", "mixed pictures would be learned as such")
+            return Err(KeyError::new("data.augment", "mixed pictures would be learned as such")
                 .hint("leave mixup and cutmix out; flip is what BigGAN-PyTorch has"));
         }
         if self.fit.class_weight.is_some() || self.fine_tune.is_some() {
             let key = if self.fine_tune.is_some() { "fine_tune" } else { "fit.class_weight" };
-            return Err(Wrong::new(key, "this is for classifiers, and BigGAN is none").hint("leave it out"));
+            return Err(
+                KeyError::new(key, "this is for classifiers, and BigGAN is none").hint("leave it out")
+            );
         }
         Ok(())
     }

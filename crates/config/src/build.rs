@@ -1,9 +1,9 @@
 //! From a checked configuration to live objects: the data set, its two pipelines, the model.
 
-use super::{Config, augment, model_sections};
+use super::{RunConfig, augment, model_sections};
 use std::sync::Arc;
-use systole_base::rng::Stream;
-use systole_data::{AUTOTUNE, Dataset, Options, Sample, Share, Shuffle};
+use systole_base::rng::RandomStream;
+use systole_data::{AUTOTUNE, BatchShare, Dataset, DatasetOptions, Sample, ShuffleOptions};
 use systole_datasets::{
     self as datasets, DataDir, FolderOptions, RecordShape, TextOptions, TrainingData, numbered, unnumbered,
 };
@@ -14,7 +14,7 @@ use systole_nn::{Compile, Model, TrainStep};
 /// Height and width of a folder's pictures where no `image_size` is set.
 const FOLDER_SIZE: [usize; 2] = [64, 64];
 
-impl Config {
+impl RunConfig {
     /// Finds (or fetches, or draws) the data set. `customise` may set where downloads report to.
     pub fn load_data(&self, customise: impl FnOnce(DataDir) -> DataDir) -> Result<TrainingData> {
         let mut data = self.find_data(customise)?;
@@ -111,7 +111,7 @@ impl Config {
                 .because("BigGAN makes pictures of classes")
                 .hint("name a folder with one folder of pictures for each class"));
         }
-        let preset = Config::preset("folder")?;
+        let preset = RunConfig::preset("folder")?;
         if self.compile.loss == preset.compile.loss {
             if let Some(last) = self.layers.last_mut().filter(|last| Some(&**last) == preset.layers.last()) {
                 last.insert("units".into(), 1i64.into());
@@ -138,7 +138,7 @@ impl Config {
     /// Gives the last layer a unit for each class, where it still is as the presets `folder`, `tfrecord` and `table` have
     /// it.
     pub fn fit_classes(&mut self, classes: usize) -> Result<()> {
-        let preset = Config::preset("folder")?;
+        let preset = RunConfig::preset("folder")?;
         if let Some(last) = self.layers.last_mut().filter(|last| Some(&**last) == preset.layers.last()) {
             last.insert("units".into(), (classes as i64).into());
         }
@@ -151,7 +151,7 @@ impl Config {
     }
 
     /// As [`Config::train_pipeline`], of which one of several hosts needs some rows of each batch.
-    pub fn train_pipeline_of(&self, data: &TrainingData, share: Option<Share>) -> Dataset {
+    pub fn train_pipeline_of(&self, data: &TrainingData, share: Option<BatchShare>) -> Dataset {
         let (mut train, buffer) = self.train_elements(data);
         let language = data.language.as_ref().filter(|_| self.data.random_offsets);
         if language.is_some() {
@@ -204,7 +204,8 @@ impl Config {
             return all.take(n);
         }
         if all.cardinality().finite().is_some() {
-            let fixed = Shuffle { buffer_size: usize::MAX, seed: self.seed, reshuffle_each_iteration: false };
+            let fixed =
+                ShuffleOptions { buffer_size: usize::MAX, seed: self.seed, reshuffle_each_iteration: false };
             return all.shuffle_with(fixed).take(n);
         }
         match data.streamed.as_ref().is_some_and(|s| s.is_small) {
@@ -244,7 +245,7 @@ impl Config {
     }
 
     /// Batches of what a model takes: pictures in their size and scaled, tokens as they are.
-    fn batches(&self, elements: Dataset, data: &TrainingData, share: Option<Share>) -> Dataset {
+    fn batches(&self, elements: Dataset, data: &TrainingData, share: Option<BatchShare>) -> Dataset {
         let batches = elements.batch_share(self.samples_per_step(), share);
         if !data.is_pictures() {
             return batches.prefetch(AUTOTUNE);
@@ -261,14 +262,16 @@ impl Config {
         }
         let classes = data.class_names.len();
         let shares = move |s: Sample| s.map("label", move |y| y.one_hot(classes));
-        let mix = move |s: Sample, rng: &mut Stream| augment::mixed(s, &mixes, rng);
+        let mix = move |s: Sample, rng: &mut RandomStream| augment::mixed(s, &mixes, rng);
         batches.map(shares).map_random_parallel(self.seed, mix, AUTOTUNE).prefetch(AUTOTUNE)
     }
 
     /// A pipeline that runs by `data.tuning`, where that is set.
     fn tuned(&self, pipeline: Dataset) -> Dataset {
         match self.data.sizes() {
-            Ok(tuning @ Some(_)) => pipeline.with_options(Options { tuning, ..Options::default() }),
+            Ok(tuning @ Some(_)) => {
+                pipeline.with_options(DatasetOptions { tuning, ..DatasetOptions::default() })
+            }
             _ => pipeline,
         }
     }
@@ -458,7 +461,7 @@ mod tests {
     fn outputs_that_do_not_fit_are_explained() {
         let names: Vec<String> = (0..10).map(|i| i.to_string()).collect();
         let with = |key: &str, value: &str| {
-            let mut draft = super::super::Draft::preset("glyphs").unwrap();
+            let mut draft = super::super::ConfigDraft::preset("glyphs").unwrap();
             draft.set("--set", key, value);
             draft.finish().unwrap().model(&TensorType::new(DType::F32, [28, 28, 1]), &names)
         };

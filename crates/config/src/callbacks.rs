@@ -1,11 +1,11 @@
 //! `[[callbacks]]`: tables with a `type` and the callback's arguments, which are read where callbacks are.
 
-use super::key_error::{Wrong, from_serde, unknown};
+use super::key_error::{KeyError, from_serde, unknown};
 use super::model_sections::to_json;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use std::path::{Component, Path};
-use systole_nn::callback::{CALLBACK_NAMES, Configured, HParam, class_of, from_table};
+use systole_nn::callback::{CALLBACK_NAMES, ConfigCallback, HParamValue, class_of, from_table};
 use toml::{Table, Value};
 
 /// What a run is written for, beside its model, backups and report.
@@ -22,9 +22,9 @@ pub enum Logger {
 pub(super) const LOGGER: &str = "TensorBoard";
 
 /// A callback of a configuration.
-pub(super) struct Section {
+pub(super) struct CallbackSection {
     pub class: &'static str,
-    pub callback: Box<dyn Configured>,
+    pub callback: Box<dyn ConfigCallback>,
     pub path: String,
 }
 
@@ -47,19 +47,19 @@ pub(super) fn logger_table() -> Table {
 }
 
 /// The callback of the table at this place.
-pub(super) fn section(at: usize, table: &Table) -> Result<Section, Wrong> {
+pub(super) fn section(at: usize, table: &Table) -> Result<CallbackSection, KeyError> {
     let path = format!("callbacks.{at}");
     let Some(name) = table.get("type").and_then(Value::as_str) else {
-        return Err(Wrong::new(&path, "a callback has no `type`")
+        return Err(KeyError::new(&path, "a callback has no `type`")
             .hint(format!("one of: {}", CALLBACK_NAMES.join(", "))));
     };
     let no_such = || {
         let kind = format!("{path}.type");
         match OF_PROGRAMS.iter().find(|(known, _)| *known == name) {
             Some((_, instead)) => {
-                Wrong::new(&kind, format!("{name} cannot be told in a configuration")).hint(*instead)
+                KeyError::new(&kind, format!("{name} cannot be told in a configuration")).hint(*instead)
             }
-            None => Wrong::of(&kind, unknown("there is no callback", name, CALLBACK_NAMES)),
+            None => KeyError::of(&kind, unknown("there is no callback", name, CALLBACK_NAMES)),
         }
     };
     let class = class_of(name).ok_or_else(no_such)?;
@@ -73,28 +73,28 @@ pub(super) fn section(at: usize, table: &Table) -> Result<Section, Wrong> {
             from_table(class, one).is_some_and(|read| read.is_err())
         };
         let key = arguments.iter().find(alone).map_or(String::new(), |(key, _)| format!(".{key}"));
-        Wrong::of(&format!("{path}{key}"), from_serde(&e.to_string()).at(format!("callback {class}")))
+        KeyError::of(&format!("{path}{key}"), from_serde(&e.to_string()).at(format!("callback {class}")))
     })?;
-    let blame = |(argument, e)| Wrong::of(&format!("{path}.{argument}"), e);
+    let blame = |(argument, e)| KeyError::of(&format!("{path}.{argument}"), e);
     for (argument, file) in callback.files() {
         check_file(&format!("{path}.{argument}"), file, STAYING.contains(&class))?;
     }
     callback.check().map_err(blame)?;
-    Ok(Section { class, callback, path })
+    Ok(CallbackSection { class, callback, path })
 }
 
 /// Callbacks whose files must be in the run's folder; others may name any place.
 const STAYING: [&str; 2] = ["ModelCheckpoint", "SpikeDetection"];
 
-fn check_file(path: &str, file: &str, stays: bool) -> Result<(), Wrong> {
+fn check_file(path: &str, file: &str, stays: bool) -> Result<(), KeyError> {
     let wrong = |what: &str| {
-        let e = Wrong::new(path, format!("`{file}` {what}"));
+        let e = KeyError::new(path, format!("`{file}` {what}"));
         Err(e.hint("name a file within the run's folder"))
     };
     let parts = || Path::new(file).components();
     if file.is_empty() {
         let name = path.rsplit('.').next().unwrap_or(path);
-        return Err(Wrong::new(path, format!("{name} is empty"))
+        return Err(KeyError::new(path, format!("{name} is empty"))
             .hint("name a file or folder within the run's folder"));
     }
     if file.ends_with('/') && !path.ends_with("log_dir") {
@@ -111,16 +111,16 @@ fn check_file(path: &str, file: &str, stays: bool) -> Result<(), Wrong> {
 }
 
 /// The plain values below a key by their paths.
-pub(super) fn hparams(path: &str, value: &Value, found: &mut Vec<(String, HParam)>) {
+pub(super) fn hparams(path: &str, value: &Value, found: &mut Vec<(String, HParamValue)>) {
     let value = match value {
         Value::Table(table) => {
             return table.iter().for_each(|(key, value)| hparams(&format!("{path}.{key}"), value, found));
         }
-        Value::Integer(n) => HParam::Number(*n as f64),
-        Value::Float(x) => HParam::Number(*x),
-        Value::Boolean(yes) => HParam::Bool(*yes),
-        Value::String(text) => HParam::Text(text.clone()),
-        Value::Datetime(_) | Value::Array(_) => HParam::Text(value.to_string()),
+        Value::Integer(n) => HParamValue::Number(*n as f64),
+        Value::Float(x) => HParamValue::Number(*x),
+        Value::Boolean(yes) => HParamValue::Bool(*yes),
+        Value::String(text) => HParamValue::Text(text.clone()),
+        Value::Datetime(_) | Value::Array(_) => HParamValue::Text(value.to_string()),
     };
     found.push((path.into(), value));
 }

@@ -1,7 +1,7 @@
 //! `fit.class_weight`: how much the samples of each class count in the loss.
 
-use super::Config;
-use super::key_error::Wrong;
+use super::RunConfig;
+use super::key_error::KeyError;
 use std::collections::BTreeMap;
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result};
@@ -14,7 +14,7 @@ const PATH: &str = "fit.class_weight";
 const BALANCED: &str = "balanced";
 
 /// What can be wrong before the data are known.
-pub(super) fn check(value: Option<&Value>) -> Result<(), Wrong> {
+pub(super) fn check(value: Option<&Value>) -> Result<(), KeyError> {
     let hint = "class_weight = \"balanced\", or { cat = 2.0, dog = 0.5 }";
     match value {
         None => Ok(()),
@@ -24,11 +24,11 @@ pub(super) fn check(value: Option<&Value>) -> Result<(), Wrong> {
                 None => Ok(()),
                 Some((class, w)) => {
                     let what = format!("the weight {w} of {class} is no number from 0 on");
-                    Err(Wrong::new(&format!("{PATH}.{class}"), what).hint(hint))
+                    Err(KeyError::new(&format!("{PATH}.{class}"), what).hint(hint))
                 }
             }
         }
-        Some(other) => Err(Wrong::new(PATH, format!("class_weight cannot be {other}")).hint(hint)),
+        Some(other) => Err(KeyError::new(PATH, format!("class_weight cannot be {other}")).hint(hint)),
     }
 }
 
@@ -36,7 +36,7 @@ fn number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|n| n as f64))
 }
 
-impl Config {
+impl RunConfig {
     /// How much each class counts in the loss, by its number; empty: all the same. For `balanced` the training data are
     /// gone through once.
     ///

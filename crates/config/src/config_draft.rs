@@ -1,24 +1,24 @@
 //! A configuration on its way: the text of a file or preset, and the keys that the command line changes.
 
 use super::auto_batch_size::AUTO;
-use super::key_error::{Wrong, from_serde, line_at, line_of, split, unknown};
-use super::{Config, PRESETS};
+use super::key_error::{KeyError, from_serde, line_at, line_of, split, unknown};
+use super::{PRESETS, RunConfig};
 use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
 use toml::{Table, Value};
 
 /// A configuration that is still being put together.
 #[derive(Clone, Debug)]
-pub struct Draft {
+pub struct ConfigDraft {
     origin: String,
     text: String,
     table: Table,
-    settings: Vec<Setting>,
+    settings: Vec<KeyOverride>,
 }
 
 /// One key set from outside the text.
 #[derive(Clone, Debug)]
-struct Setting {
+struct KeyOverride {
     /// As the user wrote it: `--epochs 5`.
     flag: String,
     path: Vec<String>,
@@ -28,25 +28,25 @@ struct Setting {
 
 /// Why there is no configuration, and whether a setting (rather than the text) is to blame.
 #[derive(Clone, Debug)]
-pub struct Refused {
+pub struct ConfigError {
     /// The error, with its place.
     pub error: Error,
     /// Whether the mistake is in what was set.
     pub in_setting: bool,
 }
 
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
-        Refused { error, in_setting: false }
+impl From<Error> for ConfigError {
+    fn from(error: Error) -> ConfigError {
+        ConfigError { error, in_setting: false }
     }
 }
 
-impl Draft {
+impl ConfigDraft {
     /// Starts from TOML; `origin` is the file's name in messages.
     ///
     /// # Errors
     /// When it is no TOML, or a key is unknown, missing or of the wrong type: with the line.
-    pub fn parse(text: &str, origin: &str) -> Result<Draft> {
+    pub fn parse(text: &str, origin: &str) -> Result<ConfigDraft> {
         let located = |e: Error, span: Option<std::ops::Range<usize>>| match span {
             Some(span) => e.at(format!("{origin}, line {}", line_at(text, span.start))),
             None => e.at(origin),
@@ -56,12 +56,13 @@ impl Draft {
             let error = Error::new(ErrorKind::Config, "this is not TOML").because(e.message());
             located(error, e.span()).hint(help)
         })?;
-        toml::from_str::<Config>(text).map_err(|e| located(from_serde(e.message()), e.span()).hint(help))?;
-        Ok(Draft { origin: origin.into(), text: text.into(), table, settings: Vec::new() })
+        toml::from_str::<RunConfig>(text)
+            .map_err(|e| located(from_serde(e.message()), e.span()).hint(help))?;
+        Ok(ConfigDraft { origin: origin.into(), text: text.into(), table, settings: Vec::new() })
     }
 
     /// Starts from a file.
-    pub fn read(path: impl AsRef<Path>) -> Result<Draft> {
+    pub fn read(path: impl AsRef<Path>) -> Result<ConfigDraft> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).map_err(|e| {
             let hint = match e.kind() {
@@ -72,25 +73,26 @@ impl Draft {
             };
             Error::io("cannot read", path, e).hint(hint)
         })?;
-        Draft::parse(&text, &path.display().to_string())
+        ConfigDraft::parse(&text, &path.display().to_string())
     }
 
     /// Starts from a preset.
-    pub fn preset(name: &str) -> Result<Draft> {
-        let text = Config::preset_text(name).ok_or_else(|| unknown("there is no preset", name, &PRESETS))?;
-        Draft::parse(&text, &format!("preset {name}"))
+    pub fn preset(name: &str) -> Result<ConfigDraft> {
+        let text =
+            RunConfig::preset_text(name).ok_or_else(|| unknown("there is no preset", name, &PRESETS))?;
+        ConfigDraft::parse(&text, &format!("preset {name}"))
     }
 
     /// Sets a key: `set("--epochs 5", "fit.epochs", "5")`. What is not TOML is text; `none` takes the key out.
     pub fn set(&mut self, flag: impl Into<String>, key: &str, value: &str) {
         let value = (value != "none").then(|| toml_value(value));
-        self.settings.push(Setting { flag: flag.into(), path: path_of(key), value });
+        self.settings.push(KeyOverride { flag: flag.into(), path: path_of(key), value });
     }
 
     /// Sets a key to a text, whatever it looks like.
     pub fn set_text(&mut self, flag: impl Into<String>, key: &str, value: &str) {
         let value = Some(Value::String(value.into()));
-        self.settings.push(Setting { flag: flag.into(), path: path_of(key), value });
+        self.settings.push(KeyOverride { flag: flag.into(), path: path_of(key), value });
     }
 
     /// Whether the batch is to be chosen for the devices that are there.
@@ -110,30 +112,30 @@ impl Draft {
     }
 
     /// Everything put together and checked.
-    pub fn finish(&self) -> Result<Config, Refused> {
+    pub fn finish(&self) -> Result<RunConfig, ConfigError> {
         let mut table = self.table.clone();
         for setting in &self.settings {
             setting.apply(&mut table).map_err(|e| setting.refuse(e))?;
             // One at a time, so that a wrong key is blamed on the setting that brought it.
-            let parsed = table.clone().try_into::<Config>();
+            let parsed = table.clone().try_into::<RunConfig>();
             parsed.map_err(|e| setting.refuse(from_serde(e.message())))?;
         }
         let wrong = not_held("", &Value::Table(table.clone())).or_else(|| negative_argument(&table));
         if let Some(wrong) = wrong {
             return Err(self.blame(wrong));
         }
-        let mut config: Config = table
-            .try_into()
-            .map_err(|e: toml::de::Error| Refused::from(from_serde(e.message()).at(self.origin.clone())))?;
+        let mut config: RunConfig = table.try_into().map_err(|e: toml::de::Error| {
+            ConfigError::from(from_serde(e.message()).at(self.origin.clone()))
+        })?;
         config.check().map_err(|wrong| self.blame(wrong))?;
         if config.fit.batch_size == AUTO {
-            config.choose_batch_size().map_err(Refused::from)?;
+            config.choose_batch_size().map_err(ConfigError::from)?;
         }
         Ok(config)
     }
 
-    fn blame(&self, wrong: Wrong) -> Refused {
-        let related = |s: &&Setting| s.path.iter().zip(&wrong.path).all(|(a, b)| a == b);
+    fn blame(&self, wrong: KeyError) -> ConfigError {
+        let related = |s: &&KeyOverride| s.path.iter().zip(&wrong.path).all(|(a, b)| a == b);
         if let Some(setting) = self.settings.iter().rev().find(related) {
             return setting.refuse(wrong.error);
         }
@@ -141,7 +143,7 @@ impl Draft {
             Some(line) => format!("{}, line {line}", self.origin),
             None => self.origin.clone(),
         };
-        Refused::from(wrong.error.at(place))
+        ConfigError::from(wrong.error.at(place))
     }
 }
 
@@ -150,22 +152,22 @@ fn path_of(key: &str) -> Vec<String> {
     split(if key == "fit.check_val_every_n_epoch" { "fit.validation_freq" } else { key })
 }
 
-impl Setting {
-    fn refuse(&self, error: Error) -> Refused {
-        Refused { error: error.at(self.flag.clone()), in_setting: true }
+impl KeyOverride {
+    fn refuse(&self, error: Error) -> ConfigError {
+        ConfigError { error: error.at(self.flag.clone()), in_setting: true }
     }
 
     fn apply(&self, root: &mut Table) -> Result<()> {
         let Some((last, parents)) = self.path.split_last() else { return Ok(()) };
-        let mut here = Container::Table(root);
+        let mut here = TomlContainer::Table(root);
         for part in parents {
             here = here.enter(part)?;
         }
         match (here, &self.value) {
-            (Container::Table(t), Some(v)) => drop(t.insert(last.clone(), v.clone())),
-            (Container::Table(t), None) => drop(t.remove(last)),
-            (Container::List(items), Some(v)) => *item(items, last)? = v.clone(),
-            (Container::List(items), None) => {
+            (TomlContainer::Table(t), Some(v)) => drop(t.insert(last.clone(), v.clone())),
+            (TomlContainer::Table(t), None) => drop(t.remove(last)),
+            (TomlContainer::List(items), Some(v)) => *item(items, last)? = v.clone(),
+            (TomlContainer::List(items), None) => {
                 item(items, last)?;
                 items.remove(last.parse().unwrap_or(0));
             }
@@ -175,12 +177,12 @@ impl Setting {
 }
 
 /// The first number that no float32 holds: nothing can be computed with it.
-fn not_held(path: &str, value: &Value) -> Option<Wrong> {
+fn not_held(path: &str, value: &Value) -> Option<KeyError> {
     let below = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
     match value {
         Value::Float(x) if !(*x as f32).is_finite() => {
             let why = if x.is_finite() { "is beyond the range of float32" } else { "is not a finite number" };
-            Some(Wrong::new(path, format!("{x} {why}")).hint("write a number, such as 0.001"))
+            Some(KeyError::new(path, format!("{x} {why}")).hint("write a number, such as 0.001"))
         }
         Value::Array(items) => {
             items.iter().enumerate().find_map(|(i, item)| not_held(&below(&i.to_string()), item))
@@ -191,20 +193,22 @@ fn not_held(path: &str, value: &Value) -> Option<Wrong> {
 }
 
 /// Where a key path leads.
-enum Container<'a> {
+enum TomlContainer<'a> {
     Table(&'a mut Table),
     List(&'a mut Vec<Value>),
 }
 
-impl<'a> Container<'a> {
-    fn enter(self, part: &str) -> Result<Container<'a>> {
+impl<'a> TomlContainer<'a> {
+    fn enter(self, part: &str) -> Result<TomlContainer<'a>> {
         let value = match self {
-            Container::Table(t) => t.entry(part.to_string()).or_insert_with(|| Value::Table(Table::new())),
-            Container::List(items) => item(items, part)?,
+            TomlContainer::Table(t) => {
+                t.entry(part.to_string()).or_insert_with(|| Value::Table(Table::new()))
+            }
+            TomlContainer::List(items) => item(items, part)?,
         };
         match value {
-            Value::Table(t) => Ok(Container::Table(t)),
-            Value::Array(items) => Ok(Container::List(items)),
+            Value::Table(t) => Ok(TomlContainer::Table(t)),
+            Value::Array(items) => Ok(TomlContainer::List(items)),
             other => Err(Error::new(
                 ErrorKind::Config,
                 format!("`{part}` is a value ({other}), there are no keys below it"),
@@ -222,7 +226,7 @@ fn item<'a>(items: &'a mut [Value], index: &str) -> Result<&'a mut Value> {
 }
 
 /// A negative argument of the optimizer: none has a meaning. Of learning rates the optimizer itself says more.
-fn negative_argument(table: &Table) -> Option<Wrong> {
+fn negative_argument(table: &Table) -> Option<KeyError> {
     let arguments = table.get("optimizer")?.as_table()?.iter().filter(|(key, _)| *key != "learning_rate");
     let mut negative = arguments.filter(|(_, value)| match value {
         Value::Float(x) => *x < 0.0,
@@ -230,7 +234,7 @@ fn negative_argument(table: &Table) -> Option<Wrong> {
         _ => false,
     });
     let (key, value) = negative.next()?;
-    let wrong = Wrong::new(&format!("optimizer.{key}"), format!("{key} is {value}"));
+    let wrong = KeyError::new(&format!("optimizer.{key}"), format!("{key} is {value}"));
     Some(wrong.hint("give a number of at least 0"))
 }
 
@@ -246,8 +250,8 @@ fn toml_value(text: &str) -> Value {
 mod tests {
     use super::*;
 
-    fn with(sets: &[(&str, &str)]) -> Result<Config, Refused> {
-        let mut draft = Draft::preset("fashion-mnist").unwrap();
+    fn with(sets: &[(&str, &str)]) -> Result<RunConfig, ConfigError> {
+        let mut draft = ConfigDraft::preset("fashion-mnist").unwrap();
         for (key, value) in sets {
             draft.set(format!("--set {key}={value}"), key, value);
         }
@@ -286,7 +290,7 @@ mod tests {
 
     #[test]
     fn every_layer_and_optimizer_of_the_tables_can_be_set() {
-        let text = Config::preset_text("fashion-mnist").unwrap();
+        let text = RunConfig::preset_text("fashion-mnist").unwrap();
         for name in systole_nn::optimizer::NAMES {
             let c = with(&[("optimizer.type", name)]).unwrap();
             assert_eq!(super::super::model_sections::optimizer(&c.optimizer).unwrap().name(), *name);

@@ -1,7 +1,7 @@
 //! `[fine_tune]`: training that begins with the weights of another model.
 
-use super::Config;
-use super::key_error::Wrong;
+use super::RunConfig;
+use super::key_error::KeyError;
 use serde::{Deserialize, Serialize};
 use systole_datasets::TrainingData;
 use systole_nn::{FineTune, FrozenBatchNorm};
@@ -89,17 +89,17 @@ impl FineTuneSection {
     }
 }
 
-impl Config {
-    pub(super) fn check_fine_tune(&self) -> Result<(), Wrong> {
+impl RunConfig {
+    pub(super) fn check_fine_tune(&self) -> Result<(), KeyError> {
         let Some(section) = &self.fine_tune else { return Ok(()) };
         if let Some((key, what, hint)) = section.phases(self.fit.epochs.max(1)).wrong() {
-            return Err(Wrong::new(&format!("fine_tune.{key}"), what).hint(hint));
+            return Err(KeyError::new(&format!("fine_tune.{key}"), what).hint(hint));
         }
         let scheduler = "GradientAccumulationScheduler";
         let is_there =
             self.callbacks.iter().any(|c| c.get("type").and_then(Value::as_str) == Some(scheduler));
         match is_there && section.unfreeze {
-            true => Err(Wrong::new("fine_tune", format!("there are both fine_tune and a {scheduler}")).hint(
+            true => Err(KeyError::new("fine_tune", format!("there are both fine_tune and a {scheduler}")).hint(
                 "both compile the step anew between epochs: leave one of them out, or set unfreeze = false",
             )),
             false => Ok(()),

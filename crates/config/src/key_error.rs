@@ -7,21 +7,21 @@ use toml::de::{DeTable, DeValue};
 
 /// A key (`layers.0.filters`) and what is wrong with it.
 #[derive(Debug)]
-pub(super) struct Wrong {
+pub(super) struct KeyError {
     pub(super) path: Vec<String>,
     pub(super) error: Error,
 }
 
-impl Wrong {
-    pub(super) fn new(path: &str, what: impl Into<String>) -> Wrong {
-        Wrong::of(path, Error::new(ErrorKind::Config, what))
+impl KeyError {
+    pub(super) fn new(path: &str, what: impl Into<String>) -> KeyError {
+        KeyError::of(path, Error::new(ErrorKind::Config, what))
     }
 
-    pub(super) fn of(path: &str, error: Error) -> Wrong {
-        Wrong { path: split(path), error }
+    pub(super) fn of(path: &str, error: Error) -> KeyError {
+        KeyError { path: split(path), error }
     }
 
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Wrong {
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> KeyError {
         self.error = self.error.hint(hint);
         self
     }

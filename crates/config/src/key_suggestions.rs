@@ -166,9 +166,9 @@ pub fn home_of(key: &str) -> Option<String> {
     home(key, synonym)
 }
 
-type Find = for<'a> fn(&str, &[&'a str]) -> Option<&'a str>;
+type FindKeyFn = for<'a> fn(&str, &[&'a str]) -> Option<&'a str>;
 
-fn home(key: &str, find: Find) -> Option<String> {
+fn home(key: &str, find: FindKeyFn) -> Option<String> {
     TABLES.iter().find_map(|(table, keys)| {
         let found = find(key, keys)?;
         Some(if table.is_empty() { found.to_string() } else { format!("{table}.{found}") })
@@ -178,14 +178,14 @@ fn home(key: &str, find: Find) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Draft;
+    use crate::ConfigDraft;
 
     #[test]
     fn the_tables_have_these_keys() {
         for (table, keys) in TABLES {
             for key in keys {
                 let path = if table.is_empty() { key.to_string() } else { format!("{table}.{key}") };
-                let mut draft = Draft::preset("fashion-mnist").unwrap();
+                let mut draft = ConfigDraft::preset("fashion-mnist").unwrap();
                 draft.set("the test", "optimizer.type", "sgd");
                 draft.set("the test", &path, "\"?\"");
                 let text = draft.finish().err().map_or(String::new(), |r| r.error.to_string());

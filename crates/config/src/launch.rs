@@ -11,7 +11,7 @@ const MOST: u32 = 1024;
 /// Where the processes of a launch are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum LaunchPlace {
+pub enum LaunchTarget {
     /// All on this machine.
     #[default]
     ThisMachine,
@@ -25,24 +25,24 @@ pub enum LaunchPlace {
     Tpu,
 }
 
-impl LaunchPlace {
+impl LaunchTarget {
     /// Every place.
-    pub const ALL: [LaunchPlace; 5] = [
-        LaunchPlace::ThisMachine,
-        LaunchPlace::Hosts,
-        LaunchPlace::Slurm,
-        LaunchPlace::K8s,
-        LaunchPlace::Tpu,
+    pub const ALL: [LaunchTarget; 5] = [
+        LaunchTarget::ThisMachine,
+        LaunchTarget::Hosts,
+        LaunchTarget::Slurm,
+        LaunchTarget::K8s,
+        LaunchTarget::Tpu,
     ];
 
     /// Its name in files.
     pub fn name(self) -> &'static str {
         match self {
-            LaunchPlace::ThisMachine => "this-machine",
-            LaunchPlace::Hosts => "hosts",
-            LaunchPlace::Slurm => "slurm",
-            LaunchPlace::K8s => "k8s",
-            LaunchPlace::Tpu => "tpu",
+            LaunchTarget::ThisMachine => "this-machine",
+            LaunchTarget::Hosts => "hosts",
+            LaunchTarget::Slurm => "slurm",
+            LaunchTarget::K8s => "k8s",
+            LaunchTarget::Tpu => "tpu",
         }
     }
 }
@@ -53,7 +53,7 @@ impl LaunchPlace {
 pub struct LaunchConfig {
     /// Where the processes are.
     #[serde(default)]
-    pub place: LaunchPlace,
+    pub place: LaunchTarget,
     /// How many processes.
     pub nproc: Option<u32>,
     /// A file with one machine a line.
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again_and_mistakes_are_told() {
         let config = LaunchConfig {
-            place: LaunchPlace::Hosts,
+            place: LaunchTarget::Hosts,
             hosts: Some("my hosts.txt".into()),
             max_restarts: Some(3),
             env: vec!["A=\"1\"".into(), "B".into()],

@@ -2,7 +2,7 @@
 //! by key from the command line.
 //!
 //! Every error names the key, where it came from (file and line, or the flag), and the nearest key that exists.
-//! Nothing here loads data or trains; see [`Config::load_data`], [`Config::model`] and [`Config::untrained`] for the step to live objects.
+//! Nothing here loads data or trains; see [`RunConfig::load_data`], [`RunConfig::model`] and [`RunConfig::untrained`] for the step to live objects.
 
 mod augment;
 mod auto_batch_size;
@@ -24,29 +24,29 @@ mod sweep;
 mod synthetic;
 mod tokens;
 
-pub use augment::{TestTime, augmentations};
+pub use augment::{TestTimeAugmentation, augmentations};
 pub use build::scale_pixels;
 pub use callbacks::Logger;
-pub use config_draft::{Draft, Refused};
+pub use config_draft::{ConfigDraft, ConfigError};
 pub use fine_tune::FineTuneSection;
 pub use key_suggestions::home_of;
-pub use launch::{LaunchConfig, LaunchPlace};
+pub use launch::{LaunchConfig, LaunchTarget};
 pub use lora::LoraSection;
 pub use lr_find::LrFindSection;
 pub use pruning::PruningSection;
 pub use quantize::QuantizeSection;
-pub use sweep::{METHODS, Method, Sweep, Trial};
+pub use sweep::{METHODS, Sweep, SweepMethod, Trial};
 
-use crate::key_error::Wrong;
+use crate::key_error::KeyError;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use systole_data::Tuning;
+use systole_data::PipelineTuning;
 use systole_datasets::{RecordOptions, Tokenizer};
 use systole_dist::Strategy;
 use systole_ir::{DType, Error, ErrorKind, Result, knobs};
 use systole_nn::applications::biggan::BigGan;
-use systole_nn::callback::{Callback, Place, class_of};
+use systole_nn::callback::{Callback, CallbackRunInfo, class_of};
 use systole_nn::{Compile, Limit, Precision, ValCheckInterval, max_time, optimizer};
 use systole_runtime::backend;
 use toml::{Table, Value};
@@ -81,12 +81,12 @@ const COLOR_MODES: [(&str, usize); 2] = [("rgb", 3), ("grayscale", 1)];
 /// A whole training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Config {
+pub struct RunConfig {
     /// Seed of initial weights, dropout and the order of samples.
     #[serde(default)]
     pub seed: u64,
     /// What is learned from.
-    pub data: Data,
+    pub data: DataSection,
     /// A whole architecture: `application`, one of [`APPLICATIONS`](systole_nn::applications::APPLICATIONS), and its
     /// arguments. In place of `layers`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -143,13 +143,15 @@ pub struct StrategySection {
 }
 
 impl StrategySection {
-    fn strategy(&self) -> Result<Strategy, Wrong> {
+    fn strategy(&self) -> Result<Strategy, KeyError> {
         let unknown = |_| key_error::unknown("there is no strategy", &self.name, &Strategy::NAMES);
-        let strategy = Strategy::parse(&self.name).map_err(|e| Wrong::of("strategy.type", unknown(e)))?;
+        let strategy = Strategy::parse(&self.name).map_err(|e| KeyError::of("strategy.type", unknown(e)))?;
         match (&self.mesh, self.devices) {
-            (Some(_), Some(_)) => Err(Wrong::new("strategy.mesh", "there are both `mesh` and `devices`")
+            (Some(_), Some(_)) => Err(KeyError::new("strategy.mesh", "there are both `mesh` and `devices`")
                 .hint("keep one of them: a mesh has its number of devices")),
-            (Some(mesh), None) => Ok(strategy.mesh(mesh.parse().map_err(|e| Wrong::of("strategy.mesh", e))?)),
+            (Some(mesh), None) => {
+                Ok(strategy.mesh(mesh.parse().map_err(|e| KeyError::of("strategy.mesh", e))?))
+            }
             (None, devices) => {
                 at_least_one("strategy.devices", devices.map(|n| n as u64))?;
                 Ok(devices.map_or(strategy.clone(), |n| strategy.devices(n)))
@@ -165,7 +167,7 @@ fn data_parallel() -> String {
 /// The `data` table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Data {
+pub struct DataSection {
     /// One of [`DATASETS`].
     pub dataset: String,
     /// The data set's folder or its parent; otherwise it is looked for.
@@ -249,9 +251,9 @@ pub struct CompileSection {
 
 impl CompileSection {
     /// Loss and metrics; `output` is the shape of the model's output.
-    fn measures(&self, output: &[usize]) -> Result<Compile, Wrong> {
+    fn measures(&self, output: &[usize]) -> Result<Compile, KeyError> {
         let loss = model_sections::loss(&self.loss)?;
-        let all = |list: &str, values: &[Value]| -> Result<Vec<_>, Wrong> {
+        let all = |list: &str, values: &[Value]| -> Result<Vec<_>, KeyError> {
             let each = values.iter().enumerate();
             each.map(|(i, value)| {
                 model_sections::metric(&format!("compile.{list}.{i}"), value, &loss, output)
@@ -376,13 +378,13 @@ fn float32() -> String {
 fn number_or_fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "expected a number or a fraction such as \"1/255\"")]
-    enum Scale {
+    enum PixelScale {
         Number(f64),
         Fraction(String),
     }
-    match Scale::deserialize(deserializer)? {
-        Scale::Number(x) => Ok(x),
-        Scale::Fraction(text) => fraction(&text).map_err(|e| serde::de::Error::custom(e.what())),
+    match PixelScale::deserialize(deserializer)? {
+        PixelScale::Number(x) => Ok(x),
+        PixelScale::Fraction(text) => fraction(&text).map_err(|e| serde::de::Error::custom(e.what())),
     }
 }
 
@@ -398,7 +400,7 @@ pub fn fraction(text: &str) -> Result<f64> {
     })
 }
 
-impl Config {
+impl RunConfig {
     /// The commented TOML of a preset.
     pub fn preset_text(name: &str) -> Option<String> {
         let text = match name {
@@ -423,13 +425,13 @@ impl Config {
     }
 
     /// Reads TOML; `origin` is the file's name in messages.
-    pub fn parse(text: &str, origin: &str) -> Result<Config> {
-        Draft::parse(text, origin)?.finish().map_err(|r| r.error)
+    pub fn parse(text: &str, origin: &str) -> Result<RunConfig> {
+        ConfigDraft::parse(text, origin)?.finish().map_err(|r| r.error)
     }
 
     /// The preset of a name.
-    pub fn preset(name: &str) -> Result<Config> {
-        Draft::preset(name)?.finish().map_err(|r| r.error)
+    pub fn preset(name: &str) -> Result<RunConfig> {
+        ConfigDraft::preset(name)?.finish().map_err(|r| r.error)
     }
 
     /// TOML that reads back as this, without comments.
@@ -439,15 +441,15 @@ impl Config {
         })
     }
 
-    /// [`Config::to_toml`] with threads and queues that were found while running.
-    pub fn frozen(&self, tuning: &Tuning) -> Result<String> {
+    /// [`RunConfig::to_toml`] with threads and queues that were found while running.
+    pub fn frozen(&self, tuning: &PipelineTuning) -> Result<String> {
         let mut config = self.clone();
         config.data.tuning = tuning.to_string().parse().ok();
         config.to_toml()
     }
 
     /// The first key whose value makes no sense.
-    fn check(&self) -> Result<(), Wrong> {
+    fn check(&self) -> Result<(), KeyError> {
         self.data.check()?;
         self.check_biggan()?;
         if self.biggan.is_none() {
@@ -465,12 +467,12 @@ impl Config {
         self.check_lr_find()?;
         self.check_quantize()?;
         let precision = self.compile.precision.parse::<Precision>();
-        precision.map_err(|e| Wrong::of("compile.precision", e))?;
+        precision.map_err(|e| KeyError::of("compile.precision", e))?;
         self.strategy.as_ref().map(StrategySection::strategy).transpose()?;
         self.fit.check()
     }
 
-    fn check_callbacks(&self, compile: &Compile) -> Result<(), Wrong> {
+    fn check_callbacks(&self, compile: &Compile) -> Result<(), KeyError> {
         let mut files: Vec<PathBuf> = Vec::new();
         for (i, table) in self.callbacks.iter().enumerate() {
             let section = callbacks::section(i, table)?;
@@ -481,7 +483,7 @@ impl Config {
                 let path = PathBuf::from(file);
                 if section.class != "ModelCheckpoint" && files.contains(&path) {
                     let what = format!("two callbacks write to `{file}`");
-                    return Err(Wrong::new(&format!("{}.{argument}", section.path), what)
+                    return Err(KeyError::new(&format!("{}.{argument}", section.path), what)
                         .hint("give each a name of its own"));
                 }
                 files.push(path);
@@ -520,7 +522,8 @@ impl Config {
         let text = toml::to_string(&whole).unwrap_or_default();
         let peak_flops = || self.peak_flops();
         let names = self.names(compile);
-        let place = Place { folder, logged: &logged, names, text, hparams, peak_flops: &peak_flops };
+        let place =
+            CallbackRunInfo { folder, logged: &logged, names, text, hparams, peak_flops: &peak_flops };
         let placed = self.running_callbacks().map(|mut section| -> Box<dyn Callback> {
             section.callback.take_place(&place);
             section.callback
@@ -587,7 +590,7 @@ impl Config {
     }
 
     /// The configuration without what only writes down how a run goes on: with other loggers it is the same run.
-    pub fn without_loggers(&self) -> Config {
+    pub fn without_loggers(&self) -> RunConfig {
         let mut config = self.clone();
         config.fit.logger = None;
         let is_logger =
@@ -605,8 +608,8 @@ impl Config {
     }
 
     /// Those of the configuration, and the logger that a run has by default.
-    fn running_callbacks(&self) -> impl Iterator<Item = callbacks::Section> {
-        let is_logger = |c: &callbacks::Section| c.class == callbacks::LOGGER;
+    fn running_callbacks(&self) -> impl Iterator<Item = callbacks::CallbackSection> {
+        let is_logger = |c: &callbacks::CallbackSection| c.class == callbacks::LOGGER;
         let is_wanted = self.fit.logger != Some(Logger::None);
         let is_missing = is_wanted && !self.callback_sections().any(|c| is_logger(&c));
         let default =
@@ -615,7 +618,7 @@ impl Config {
     }
 
     /// They were checked when the configuration was read.
-    fn callback_sections(&self) -> impl Iterator<Item = callbacks::Section> {
+    fn callback_sections(&self) -> impl Iterator<Item = callbacks::CallbackSection> {
         self.callbacks.iter().enumerate().filter_map(|(i, table)| callbacks::section(i, table).ok())
     }
 
@@ -626,16 +629,17 @@ impl Config {
     }
 
     /// What is watched must be measured.
-    fn check_monitor(&self, path: &str, monitor: &str, compile: &Compile) -> Result<(), Wrong> {
+    fn check_monitor(&self, path: &str, monitor: &str, compile: &Compile) -> Result<(), KeyError> {
         let (logged, told) = (compile.metric_names(), self.names(compile));
         let told = told.iter().map(|(_, told)| told.as_str());
         let mut known: Vec<&str> = ["loss"].into_iter().chain(told).collect();
         known.extend(logged.iter().map(String::as_str));
         match known.contains(&measured(monitor)) {
             true => Ok(()),
-            false => {
-                Err(Wrong::of(path, key_error::unknown("nothing is measured by the name", monitor, &known)))
-            }
+            false => Err(KeyError::of(
+                path,
+                key_error::unknown("nothing is measured by the name", monitor, &known),
+            )),
         }
     }
 
@@ -661,16 +665,16 @@ impl Config {
     }
 }
 
-impl Data {
-    fn check(&self) -> Result<(), Wrong> {
+impl DataSection {
+    fn check(&self) -> Result<(), KeyError> {
         if self.dataset.contains(['.', '/']) {
             let what = format!("`{}` is no kind of data", self.dataset);
-            return Err(Wrong::new("data.dataset", what).hint(
+            return Err(KeyError::new("data.dataset", what).hint(
                 "name files of your own with data.dir, and here what they are: records (tables too), folder (pictures) or text",
             ));
         }
         if !DATASETS.contains(&self.dataset.as_str()) {
-            return Err(Wrong::of(
+            return Err(KeyError::of(
                 "data.dataset",
                 key_error::unknown("there is no data set", &self.dataset, &DATASETS),
             ));
@@ -678,7 +682,7 @@ impl Data {
         // Pixels are bytes: a larger factor is a divisor by mistake.
         if !(self.scale > 0.0 && self.scale <= 1.0) {
             let what = format!("pixels cannot be multiplied by {}", self.scale);
-            return Err(Wrong::new("data.scale", what).hint(
+            return Err(KeyError::new("data.scale", what).hint(
                 "choose a factor above 0 and up to 1: \"1/255\" brings pixels to 0..1, 1 leaves them as they are",
             ));
         }
@@ -693,20 +697,20 @@ impl Data {
         self.check_folder()
     }
 
-    fn check_records(&self) -> Result<(), Wrong> {
+    fn check_records(&self) -> Result<(), KeyError> {
         let Some(records) = &self.records else { return Ok(()) };
-        records.parse_features().map_err(|e| Wrong::of("data.records.features", e))?;
+        records.parse_features().map_err(|e| KeyError::of("data.records.features", e))?;
         let told = if records.encoding.is_some() { "data.records.encoding" } else { "data.records.decimal" };
-        records.written().map_err(|e| Wrong::of(told, e))?;
+        records.written().map_err(|e| KeyError::of(told, e))?;
         at_least_one("data.records.cycle_length", Some(records.cycle_length as u64))?;
         at_least_one("data.records.block_length", Some(records.block_length as u64))?;
         at_least_one("data.records.shuffle_buffer", records.shuffle_buffer.map(|n| n as u64))
     }
 
-    fn check_folder(&self) -> Result<(), Wrong> {
+    fn check_folder(&self) -> Result<(), KeyError> {
         if let Some(mode) = self.color_mode.as_ref().filter(|m| COLOR_MODES.iter().all(|(n, _)| n != m)) {
             let known = COLOR_MODES.map(|(n, _)| n);
-            return Err(Wrong::of(
+            return Err(KeyError::of(
                 "data.color_mode",
                 key_error::unknown("there is no colour mode", mode, &known),
             ));
@@ -718,23 +722,23 @@ impl Data {
         ] {
             if let Some(share) = share.filter(|s| !(0.0..=most).contains(s)) {
                 let what = format!("{share} is no share, which is from 0 to {most}");
-                return Err(Wrong::new(key, what).hint(format!("choose a number from 0 to {most}")));
+                return Err(KeyError::new(key, what).hint(format!("choose a number from 0 to {most}")));
             }
         }
         let is_grey = self.channels() != 3 || GREY.contains(&self.dataset.as_str());
         augment::changes(&self.augment, !is_grey)?;
-        self.sizes().map(drop).map_err(|e| Wrong::of("data.tuning", e))
+        self.sizes().map(drop).map_err(|e| KeyError::of("data.tuning", e))
     }
 
     /// Threads and queues, where they are frozen.
-    fn sizes(&self) -> Result<Option<Tuning>> {
+    fn sizes(&self) -> Result<Option<PipelineTuning>> {
         let line = |(stage, size): (&String, &Value)| format!("{stage:?} = {}", inline(size));
         let lines = self.tuning.as_ref().map(|t| t.iter().map(line).collect::<Vec<_>>().join("\n"));
         lines.map(|text| text.parse()).transpose()
     }
 }
 
-impl Data {
+impl DataSection {
     /// Channels that the pictures of a folder are brought to.
     fn channels(&self) -> usize {
         let mode = self.color_mode.as_deref().unwrap_or("rgb");
@@ -753,22 +757,24 @@ impl Data {
 }
 
 impl FitSection {
-    fn check(&self) -> Result<(), Wrong> {
+    fn check(&self) -> Result<(), KeyError> {
         at_least_one("fit.epochs", Some(self.epochs as u64))?;
         at_least_one("fit.batch_size", Some(self.batch_size as u64))?;
         at_least_one("fit.steps_per_epoch", self.steps_per_epoch.map(|n| n as u64))?;
         class_weight::check(self.class_weight.as_ref())?;
         at_least_one("fit.fast_dev_run", self.fast_dev_run.map(|n| n as u64))?;
         let time = self.max_time.as_deref().map_or(Ok(()), |text| max_time(text).map(drop));
-        time.map_err(|e| Wrong::of("fit.max_time", e))?;
+        time.map_err(|e| KeyError::of("fit.max_time", e))?;
         at_least_one("fit.validation_freq", Some(self.validation_freq as u64))
     }
 }
 
-fn at_least_one(path: &str, value: Option<u64>) -> Result<(), Wrong> {
+fn at_least_one(path: &str, value: Option<u64>) -> Result<(), KeyError> {
     let name = path.rsplit('.').next().unwrap_or(path);
     match value {
-        Some(0) => Err(Wrong::new(path, format!("{name} is 0")).hint(format!("{name} must be at least 1"))),
+        Some(0) => {
+            Err(KeyError::new(path, format!("{name} is 0")).hint(format!("{name} must be at least 1")))
+        }
         _ => Ok(()),
     }
 }
@@ -780,15 +786,15 @@ mod tests {
     #[test]
     fn presets_are_whole_and_survive_a_round_trip() {
         for name in PRESETS {
-            let config = Config::preset(name).unwrap();
+            let config = RunConfig::preset(name).unwrap();
             assert!(!DATASETS.contains(&name) || config.data.dataset == name);
-            assert_eq!(Config::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
+            assert_eq!(RunConfig::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
         }
     }
 
     #[test]
     fn fashion_mnist_is_the_tutorials_recipe() {
-        let c = Config::preset("fashion-mnist").unwrap();
+        let c = RunConfig::preset("fashion-mnist").unwrap();
         assert_eq!((c.data.scale, c.fit.epochs, c.fit.batch_size), (1.0, 5, 1000));
         assert_eq!((c.fit.steps_per_epoch, c.fit.validation_freq), (Some(60), 5));
         let types: Vec<&str> = c.layers.iter().filter_map(|l| l["type"].as_str()).collect();
@@ -798,7 +804,7 @@ mod tests {
 
     #[test]
     fn mistakes_in_a_file_are_told_with_line_and_nearest_key() {
-        let preset = Config::preset_text("fashion-mnist").unwrap();
+        let preset = RunConfig::preset_text("fashion-mnist").unwrap();
         let line = |needle: &str| preset.lines().position(|l| l.starts_with(needle)).unwrap() + 1;
         let cases = [
             ("epochs = 5", "epoch = 5", line("epochs"), "did you mean `epochs`"),
@@ -822,18 +828,18 @@ mod tests {
             ("seed = 0", "seed = = 0", line("seed"), "TOML"),
         ];
         for (from, to, line, part) in cases {
-            let e = Config::parse(&preset.replacen(from, to, 1), "my.toml").unwrap_err();
+            let e = RunConfig::parse(&preset.replacen(from, to, 1), "my.toml").unwrap_err();
             let text = e.to_string();
             assert!(text.contains(&format!("my.toml, line {line}")) && text.contains(part), "{to}: {text}");
         }
     }
 
     /// A preset with everything from `[model]` or the first layer up to the optimizer replaced.
-    fn with_structure(structure: &str) -> Result<Config> {
-        let preset = Config::preset_text("glyphs").unwrap();
+    fn with_structure(structure: &str) -> Result<RunConfig> {
+        let preset = RunConfig::preset_text("glyphs").unwrap();
         let (before, rest) = preset.split_once("[[layers]]").unwrap();
         let (_, after) = rest.split_once("[optimizer]").unwrap();
-        Config::parse(&format!("{before}{structure}\n[optimizer]{after}"), "my.toml")
+        RunConfig::parse(&format!("{before}{structure}\n[optimizer]{after}"), "my.toml")
     }
 
     const RESIDUAL: &str = r#"
@@ -884,7 +890,7 @@ mod tests {
             activation = "softmax"
         "#;
         let config = with_structure(nested).unwrap();
-        assert_eq!(Config::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
+        assert_eq!(RunConfig::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
         let model = config.untrained().unwrap();
         assert!(model.weights().iter().any(|(path, _)| *path == "body/a/kernel"));
         assert!(model.summary().contains("body (Sequential)"), "{}", model.summary());
@@ -900,7 +906,7 @@ mod tests {
     fn an_application_takes_its_arguments() {
         let small = "[model]\napplication = \"resnet50\"\nclasses = 10\ndepths = [1, 1]\nwidth = 4";
         let config = with_structure(small).unwrap();
-        assert_eq!(Config::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
+        assert_eq!(RunConfig::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
         assert_eq!(config.untrained().unwrap().output_type().unwrap().shape.dims(), [10]);
         // Arguments that fit only together, whatever their order.
         let patches = "[model]\napplication = \"vitb16\"\nimage_size = 28\npatch_size = 7";
@@ -918,8 +924,8 @@ mod tests {
     #[test]
     fn metrics_take_their_arguments() {
         let with = |metrics: &str| {
-            let preset = Config::preset_text("glyphs").unwrap();
-            Config::parse(
+            let preset = RunConfig::preset_text("glyphs").unwrap();
+            RunConfig::parse(
                 &preset.replacen(
                     "metrics = [\"sparse_categorical_accuracy\"]",
                     &format!("metrics = [{metrics}]"),
@@ -953,7 +959,7 @@ mod tests {
     #[test]
     fn presets_of_the_benchmarks_have_their_shapes() {
         let shapes = |name: &str| {
-            let c = Config::preset(name).unwrap();
+            let c = RunConfig::preset(name).unwrap();
             let output = c.layers_only().unwrap().output_for(&[c.usual_sample()]).unwrap();
             (c.usual_sample().to_string(), output.shape.to_vec(), c.fit.batch_size)
         };

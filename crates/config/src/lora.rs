@@ -1,7 +1,7 @@
 //! `[lora]`: adapters of a saved model's layers train, its own weights stay.
 
-use super::Config;
-use super::key_error::Wrong;
+use super::RunConfig;
+use super::key_error::KeyError;
 use serde::{Deserialize, Serialize};
 use systole_nn::LoraOptions;
 
@@ -40,13 +40,13 @@ impl LoraSection {
     }
 }
 
-impl Config {
-    pub(super) fn check_lora(&self) -> Result<(), Wrong> {
+impl RunConfig {
+    pub(super) fn check_lora(&self) -> Result<(), KeyError> {
         let wrong = self.lora.as_ref().and_then(|section| section.options(&[]).wrong());
         match wrong {
-            Some((key, what, hint)) => Err(Wrong::new(&format!("lora.{key}"), what).hint(hint)),
+            Some((key, what, hint)) => Err(KeyError::new(&format!("lora.{key}"), what).hint(hint)),
             None if self.lora.is_some() && self.biggan.is_some() => {
-                Err(Wrong::new("lora", "there are both lora and biggan").hint("leave one of them out"))
+                Err(KeyError::new("lora", "there are both lora and biggan").hint("leave one of them out"))
             }
             None => Ok(()),
         }

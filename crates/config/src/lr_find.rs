@@ -1,7 +1,7 @@
 //! `[lr_find]`: the learning rate is looked for before a run's first step.
 
-use super::Config;
-use super::key_error::{Wrong, unknown};
+use super::RunConfig;
+use super::key_error::{KeyError, unknown};
 use serde::{Deserialize, Serialize};
 use systole_nn::{LrFind, SUGGESTIONS};
 use toml::{Table, Value};
@@ -78,23 +78,25 @@ fn rate_of(optimizer: &mut Table) -> Option<&mut Value> {
     }
 }
 
-impl Config {
-    pub(super) fn check_lr_find(&self) -> Result<(), Wrong> {
+impl RunConfig {
+    pub(super) fn check_lr_find(&self) -> Result<(), KeyError> {
         let Some(section) = &self.lr_find else { return Ok(()) };
         if !SUGGESTIONS.contains(&section.suggest.as_str()) {
             let e = unknown("there is no suggestion", &section.suggest, &SUGGESTIONS);
-            return Err(Wrong::of("lr_find.suggest", e));
+            return Err(KeyError::of("lr_find.suggest", e));
         }
-        section.options().check().map_err(|e| Wrong::of("lr_find", e))?;
+        section.options().check().map_err(|e| KeyError::of("lr_find", e))?;
         let other = [("biggan", self.biggan.is_some()), ("fine_tune", self.fine_tune.is_some())];
         if let Some((name, _)) = other.into_iter().find(|(_, is_there)| *is_there) {
             let what = format!("there are both lr_find and {name}");
-            return Err(Wrong::new("lr_find", what).hint("leave one of them out"));
+            return Err(KeyError::new("lr_find", what).hint("leave one of them out"));
         }
         match rate_of(&mut self.optimizer.clone()) {
             Some(_) => Ok(()),
-            None => Err(Wrong::new("optimizer.learning_rate", "lr_find cannot set a rate of this schedule")
-                .hint("write a number, or a schedule from one rate, such as { type = \"OneCycle\", … }")),
+            None => {
+                Err(KeyError::new("optimizer.learning_rate", "lr_find cannot set a rate of this schedule")
+                    .hint("write a number, or a schedule from one rate, such as { type = \"OneCycle\", … }"))
+            }
         }
     }
 

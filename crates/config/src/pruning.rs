@@ -1,7 +1,7 @@
 //! `[pruning]`: weights that become zero while a model trains.
 
-use super::Config;
-use super::key_error::{Wrong, unknown};
+use super::RunConfig;
+use super::key_error::{KeyError, unknown};
 use serde::{Deserialize, Serialize};
 use systole_nn::{Model, Pruning, PruningSchedule, RemovedChannels};
 
@@ -71,7 +71,7 @@ fn all() -> Vec<String> {
 }
 
 impl PruningSection {
-    pub(super) fn pruning(&self) -> Result<Pruning, Wrong> {
+    pub(super) fn pruning(&self) -> Result<Pruning, KeyError> {
         let schedule = match self.schedule.as_str() {
             "ConstantSparsity" => PruningSchedule::ConstantSparsity { target_sparsity: self.target_sparsity },
             "PolynomialDecay" => PruningSchedule::PolynomialDecay {
@@ -81,7 +81,7 @@ impl PruningSection {
             },
             other => {
                 let e = unknown("there is no pruning schedule", other, &SCHEDULES);
-                return Err(Wrong::of("pruning.type", e));
+                return Err(KeyError::of("pruning.type", e));
             }
         };
         let blocks = match self.sparsity_m_by_n.as_deref() {
@@ -89,7 +89,7 @@ impl PruningSection {
             Some(&[m, n]) => Some([m, n]),
             Some(_) => {
                 let what = "sparsity_m_by_n is no pair of numbers";
-                return Err(Wrong::new("pruning.sparsity_m_by_n", what).hint("write it as [2, 4]"));
+                return Err(KeyError::new("pruning.sparsity_m_by_n", what).hint("write it as [2, 4]"));
             }
         };
         let made = Pruning {
@@ -103,15 +103,15 @@ impl PruningSection {
             channels: self.channels,
         };
         match made.wrong() {
-            Some((key, what, hint)) => Err(Wrong::new(&format!("pruning.{key}"), what).hint(hint)),
+            Some((key, what, hint)) => Err(KeyError::new(&format!("pruning.{key}"), what).hint(hint)),
             None => Ok(made),
         }
     }
 }
 
-impl Config {
+impl RunConfig {
     /// With layers that have lost channels, as far as tables of layers say what they are.
-    pub fn with_removed(mut self, removed: &[RemovedChannels], model: &Model) -> Config {
+    pub fn with_removed(mut self, removed: &[RemovedChannels], model: &Model) -> RunConfig {
         let nodes = &model.architecture().nodes;
         let is_chain =
             nodes.len() == self.layers.len() && self.layers.iter().all(|t| !t.contains_key("inputs"));
@@ -128,11 +128,11 @@ impl Config {
         self
     }
 
-    pub(super) fn check_pruning(&self) -> Result<(), Wrong> {
+    pub(super) fn check_pruning(&self) -> Result<(), KeyError> {
         let Some(section) = &self.pruning else { return Ok(()) };
         if self.biggan.is_some() {
             return Err(
-                Wrong::new("pruning", "there are both pruning and biggan").hint("leave one of them out")
+                KeyError::new("pruning", "there are both pruning and biggan").hint("leave one of them out")
             );
         }
         section.pruning().map(drop)

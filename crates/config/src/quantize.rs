@@ -1,7 +1,7 @@
 //! `[quantize]`: a model that is trained for eight bits.
 
-use super::Config;
-use super::key_error::{Wrong, unknown};
+use super::RunConfig;
+use super::key_error::{KeyError, unknown};
 use serde::{Deserialize, Serialize};
 use systole_nn::{Quantize, QuantizeRanges};
 
@@ -38,12 +38,12 @@ fn yes() -> bool {
 }
 
 impl QuantizeSection {
-    pub(super) fn quantize(&self) -> Result<Quantize, Wrong> {
+    pub(super) fn quantize(&self) -> Result<Quantize, KeyError> {
         let ranges = match self.ranges.as_str() {
             "MovingAverage" => QuantizeRanges::MovingAverage { ema_decay: self.ema_decay },
             "Learned" => QuantizeRanges::Learned,
             other => {
-                return Err(Wrong::of("quantize.type", unknown("there are no ranges", other, &RANGES)));
+                return Err(KeyError::of("quantize.type", unknown("there are no ranges", other, &RANGES)));
             }
         };
         let made = Quantize {
@@ -53,18 +53,18 @@ impl QuantizeSection {
             skip: self.skip.clone(),
         };
         match made.wrong() {
-            Some((key, what, hint)) => Err(Wrong::new(&format!("quantize.{key}"), what).hint(hint)),
+            Some((key, what, hint)) => Err(KeyError::new(&format!("quantize.{key}"), what).hint(hint)),
             None => Ok(made),
         }
     }
 }
 
-impl Config {
-    pub(super) fn check_quantize(&self) -> Result<(), Wrong> {
+impl RunConfig {
+    pub(super) fn check_quantize(&self) -> Result<(), KeyError> {
         let Some(section) = &self.quantize else { return Ok(()) };
         if self.biggan.is_some() {
             return Err(
-                Wrong::new("quantize", "there are both quantize and biggan").hint("leave one of them out")
+                KeyError::new("quantize", "there are both quantize and biggan").hint("leave one of them out")
             );
         }
         section.quantize().map(drop)

@@ -1,12 +1,12 @@
 //! A sweep as data: many training runs that differ in some keys of one configuration. Read from TOML; which runs those are is a
 //! function of the file alone.
 
-use super::key_error::{Wrong, from_serde, line_of, unknown};
-use super::{Config, Draft, PRESETS, Refused};
+use super::key_error::{KeyError, from_serde, line_of, unknown};
+use super::{ConfigDraft, ConfigError, PRESETS, RunConfig};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use std::path::Path;
-use systole_base::rng::{Stream, hash_name};
+use systole_base::rng::{RandomStream, hash_name};
 use systole_ir::{Error, ErrorKind, Result};
 use toml::{Table, Value};
 
@@ -23,7 +23,7 @@ const TRIES: u64 = 100;
 
 /// How the trials are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+pub enum SweepMethod {
     /// Every combination of the values.
     Grid,
     /// Values drawn by the seed.
@@ -35,7 +35,7 @@ pub enum Method {
 /// The `sweep` table.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Section {
+struct SweepSection {
     /// A preset, or a TOML file beside this one; without: the rest of this file.
     base: Option<String>,
     #[serde(default = "grid")]
@@ -66,18 +66,18 @@ fn three() -> usize {
 
 /// The values that a key is given.
 #[derive(Clone, Debug, PartialEq)]
-enum Space {
+enum SearchSpace {
     List(Vec<Value>),
     Range { min: f64, max: f64, log: bool, n: Option<usize>, is_whole: bool },
 }
 
 /// A key and its values.
 #[derive(Clone, Debug)]
-struct Parameter {
+struct SweepParameter {
     key: String,
     /// Where it stands in the file.
     place: String,
-    space: Space,
+    space: SearchSpace,
 }
 
 /// One run of a sweep: the keys that it has of its own, and its whole configuration.
@@ -88,7 +88,7 @@ pub struct Trial {
     /// The keys, with dots, and their values as TOML.
     pub settings: Vec<(String, Value)>,
     /// What it trains.
-    pub config: Config,
+    pub config: RunConfig,
 }
 
 /// Many runs that differ in some keys.
@@ -111,17 +111,17 @@ pub struct Trial {
 #[derive(Clone, Debug)]
 pub struct Sweep {
     /// How trials are chosen.
-    pub method: Method,
+    pub method: SweepMethod,
     /// `true`: more of the metric is better; `None`: as its name says.
     pub maximizes: Option<bool>,
-    /// Epochs of the first round of [`Method::Halving`].
+    /// Epochs of the first round of [`SweepMethod::Halving`].
     pub min_epochs: usize,
     /// Of so many trials one goes on to the next round, for so many times the epochs.
     pub factor: usize,
-    base: Draft,
+    base: ConfigDraft,
     trials: Option<usize>,
     seed: u64,
-    parameters: Vec<Parameter>,
+    parameters: Vec<SweepParameter>,
 }
 
 impl Sweep {
@@ -154,27 +154,27 @@ impl Sweep {
             let e = Error::new(ErrorKind::Config, "there is no table [sweep]").at(origin.to_string());
             return Err(e.hint("a sweep has [sweep] with `base`, `method`, and [sweep.parameters] with keys and their values"));
         };
-        let located = |wrong: Wrong| {
+        let located = |wrong: KeyError| {
             let line = line_of(text, &wrong.path);
             wrong.error.at(line.map_or(origin.to_string(), |line| format!("{origin}, line {line}")))
         };
-        let section: Section = sweep
+        let section: SweepSection = sweep
             .clone()
             .try_into()
-            .map_err(|e: toml::de::Error| located(Wrong::of("sweep", from_serde(e.message()))))?;
+            .map_err(|e: toml::de::Error| located(KeyError::of("sweep", from_serde(e.message()))))?;
         section.check().map_err(located)?;
         let mut parameters = Vec::new();
         collect(&mut vec!["sweep".into(), "parameters".into()], "", &section.parameters, &mut parameters)
             .map_err(located)?;
         if parameters.is_empty() {
-            let wrong = Wrong::new("sweep.parameters", "there is nothing to try");
+            let wrong = KeyError::new("sweep.parameters", "there is nothing to try");
             return Err(located(
                 wrong.hint("name keys and their values: optimizer.learning_rate = [0.1, 0.01]"),
             ));
         }
         let parameters = parameters.into_iter().map(|(path, key, space)| {
             let line = line_of(text, &path);
-            Parameter {
+            SweepParameter {
                 key,
                 space,
                 place: line.map_or(origin.to_string(), |line| format!("{origin}, line {line}")),
@@ -188,7 +188,7 @@ impl Sweep {
             base.set_text(format!("sweep.metric of {origin}"), "fit.monitor", metric);
         }
         let method = section.method();
-        if method == Method::Halving {
+        if method == SweepMethod::Halving {
             // Rounds are judged by their last epochs.
             base.set(format!("sweep.method of {origin}"), "fit.validation_freq", "1");
         }
@@ -216,8 +216,8 @@ impl Sweep {
     pub fn trials(&self) -> Result<Vec<Trial>> {
         self.base.finish().map_err(|r| r.error)?;
         let combinations = match self.method {
-            Method::Grid => self.grid()?,
-            Method::Random | Method::Halving => self.drawn(),
+            SweepMethod::Grid => self.grid()?,
+            SweepMethod::Random | SweepMethod::Halving => self.drawn(),
         };
         let digits = combinations.len().to_string().len().max(3);
         let trial = |(i, values): (usize, Vec<Value>)| {
@@ -229,7 +229,7 @@ impl Sweep {
                     _ => draft.set(told, &parameter.key, &value.to_string()),
                 }
             }
-            let config = draft.finish().map_err(|refused: Refused| refused.error)?;
+            let config = draft.finish().map_err(|refused: ConfigError| refused.error)?;
             if config.lr_find.is_some() {
                 let e = Error::new(ErrorKind::Config, "trials of a sweep do not look for a learning rate");
                 return Err(e.at("[lr_find]").hint("leave it out, and sweep optimizer.learning_rate"));
@@ -244,7 +244,7 @@ impl Sweep {
         combinations.into_iter().enumerate().map(trial).collect()
     }
 
-    /// After how many epochs each round of [`Method::Halving`] ends, the last one with all of `epochs`; and how many trials of `n`
+    /// After how many epochs each round of [`SweepMethod::Halving`] ends, the last one with all of `epochs`; and how many trials of `n`
     /// take part in it.
     pub fn rounds(&self, epochs: usize, n: usize) -> Vec<(usize, usize)> {
         let mut rounds = Vec::new();
@@ -269,7 +269,7 @@ impl Sweep {
     }
 
     fn grid(&self) -> Result<Vec<Vec<Value>>> {
-        let told = |p: &Parameter, e: Error| e.at(format!("{}: {}", p.place, p.key));
+        let told = |p: &SweepParameter, e: Error| e.at(format!("{}: {}", p.place, p.key));
         let each = self.parameters.iter().map(|p| p.space.all().map_err(|e| told(p, e)));
         let each = each.collect::<Result<Vec<_>>>()?;
         let all = each.iter().try_fold(1usize, |n, values| n.checked_mul(values.len()));
@@ -296,7 +296,9 @@ impl Sweep {
         let mut all: Vec<Vec<Value>> = Vec::new();
         let mut index = 0;
         while all.len() < n && index < n as u64 * TRIES {
-            let draw = |p: &Parameter| p.space.draw(&mut Stream::new(self.seed, hash_name(&p.key), index));
+            let draw = |p: &SweepParameter| {
+                p.space.draw(&mut RandomStream::new(self.seed, hash_name(&p.key), index))
+            };
             let values: Vec<Value> = self.parameters.iter().map(draw).collect();
             if !all.contains(&values) {
                 all.push(values);
@@ -307,26 +309,26 @@ impl Sweep {
     }
 }
 
-impl Section {
+impl SweepSection {
     /// It was checked.
-    fn method(&self) -> Method {
+    fn method(&self) -> SweepMethod {
         match self.method.as_str() {
-            "grid" => Method::Grid,
-            "random" => Method::Random,
-            _ => Method::Halving,
+            "grid" => SweepMethod::Grid,
+            "random" => SweepMethod::Random,
+            _ => SweepMethod::Halving,
         }
     }
 
-    fn check(&self) -> Result<(), Wrong> {
+    fn check(&self) -> Result<(), KeyError> {
         if !METHODS.contains(&self.method.as_str()) {
-            return Err(Wrong::of("sweep.method", unknown("there is no method", &self.method, &METHODS)));
+            return Err(KeyError::of("sweep.method", unknown("there is no method", &self.method, &METHODS)));
         }
         if let Some(d) = self.direction.as_ref().filter(|d| !DIRECTIONS.contains(&d.as_str())) {
-            return Err(Wrong::of("sweep.direction", unknown("there is no direction", d, &DIRECTIONS)));
+            return Err(KeyError::of("sweep.direction", unknown("there is no direction", d, &DIRECTIONS)));
         }
         if self.trials.is_some() && self.method == "grid" {
             let wrong =
-                Wrong::new("sweep.trials", "a grid takes all combinations, and `trials` says how many");
+                KeyError::new("sweep.trials", "a grid takes all combinations, and `trials` says how many");
             return Err(wrong.hint("leave `trials` out, or set method = \"random\""));
         }
         let numbers = [
@@ -336,7 +338,7 @@ impl Section {
         ];
         match numbers.into_iter().find(|(_, n, least)| n < least) {
             Some((key, n, least)) => {
-                let wrong = Wrong::new(&format!("sweep.{key}"), format!("{key} is {n}"));
+                let wrong = KeyError::new(&format!("sweep.{key}"), format!("{key} is {n}"));
                 Err(wrong.hint(format!("{key} must be at least {least}")))
             }
             None => Ok(()),
@@ -346,24 +348,24 @@ impl Section {
 
 /// The configuration that all trials share.
 fn base_of(
-    section: &Section,
+    section: &SweepSection,
     table: &Table,
     text: &str,
     (origin, folder): (&str, &Path),
-) -> Result<Draft, Result<Error, Wrong>> {
+) -> Result<ConfigDraft, Result<Error, KeyError>> {
     let others: Vec<&String> = table.keys().filter(|k| *k != "sweep").collect();
     match &section.base {
         Some(_) if !others.is_empty() => {
             let what = format!("there are both `base` and a configuration (`{}`)", others[0]);
-            Err(Err(Wrong::new("sweep.base", what)
+            Err(Err(KeyError::new("sweep.base", what)
                 .hint("keep one of them: `base`, or the configuration in this file")))
         }
-        Some(name) if PRESETS.contains(&name.as_str()) => Draft::preset(name).map_err(Ok),
-        Some(name) if name.ends_with(".toml") => Draft::read(folder.join(name)).map_err(Ok),
-        Some(name) => Err(Err(Wrong::of("sweep.base", unknown("there is no preset", name, &PRESETS)))),
-        None if others.is_empty() => Err(Err(Wrong::new("sweep", "there is nothing to train")
+        Some(name) if PRESETS.contains(&name.as_str()) => ConfigDraft::preset(name).map_err(Ok),
+        Some(name) if name.ends_with(".toml") => ConfigDraft::read(folder.join(name)).map_err(Ok),
+        Some(name) => Err(Err(KeyError::of("sweep.base", unknown("there is no preset", name, &PRESETS)))),
+        None if others.is_empty() => Err(Err(KeyError::new("sweep", "there is nothing to train")
             .hint("name a preset or a TOML file with `base`, or write the configuration into this file"))),
-        None => Draft::parse(&without_sweep(text), origin).map_err(Ok),
+        None => ConfigDraft::parse(&without_sweep(text), origin).map_err(Ok),
     }
 }
 
@@ -384,22 +386,27 @@ fn without_sweep(text: &str) -> String {
 }
 
 /// A key's place in the file, the key, and its values.
-type Found = (Vec<String>, String, Space);
+type ParameterEntry = (Vec<String>, String, SearchSpace);
 
 /// The keys below a table, which may be written with dots, in quotes or as tables.
-fn collect(path: &mut Vec<String>, key: &str, table: &Table, found: &mut Vec<Found>) -> Result<(), Wrong> {
+fn collect(
+    path: &mut Vec<String>,
+    key: &str,
+    table: &Table,
+    found: &mut Vec<ParameterEntry>,
+) -> Result<(), KeyError> {
     for (name, value) in table {
         let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
         path.push(name.clone());
-        let wrong = |error: Error, path: &[String]| Wrong { path: path.to_vec(), error };
+        let wrong = |error: Error, path: &[String]| KeyError { path: path.to_vec(), error };
         match value {
             Value::Table(range) if range.contains_key("min") || range.contains_key("max") => {
-                let space = Space::range(&key, range).map_err(|e| wrong(e, path))?;
+                let space = SearchSpace::range(&key, range).map_err(|e| wrong(e, path))?;
                 found.push((path.clone(), key, space));
             }
             Value::Table(below) => collect(path, &key, below, found)?,
             Value::Array(values) if !values.is_empty() => {
-                found.push((path.clone(), key, Space::List(values.clone())))
+                found.push((path.clone(), key, SearchSpace::List(values.clone())))
             }
             other => {
                 let e = Error::new(ErrorKind::Config, format!("{key} = {other} is no list of values"));
@@ -412,18 +419,19 @@ fn collect(path: &mut Vec<String>, key: &str, table: &Table, found: &mut Vec<Fou
     Ok(())
 }
 
-impl Space {
-    fn range(key: &str, table: &Table) -> Result<Space> {
+impl SearchSpace {
+    fn range(key: &str, table: &Table) -> Result<SearchSpace> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        struct Range {
+        struct RangeTable {
             min: Value,
             max: Value,
             #[serde(default)]
             log: bool,
             n: Option<usize>,
         }
-        let range: Range = table.clone().try_into().map_err(|e: toml::de::Error| from_serde(e.message()))?;
+        let range: RangeTable =
+            table.clone().try_into().map_err(|e: toml::de::Error| from_serde(e.message()))?;
         let number = |v: &Value| v.as_float().or(v.as_integer().map(|i| i as f64));
         let (Some(min), Some(max)) = (number(&range.min), number(&range.max)) else {
             return Err(Error::new(ErrorKind::Config, format!("the range of {key} is not of numbers")));
@@ -445,18 +453,18 @@ impl Space {
                 "n is how many values a grid takes, both ends among them",
             );
         }
-        Ok(Space::Range { min, max, log: range.log, n: range.n, is_whole })
+        Ok(SearchSpace::Range { min, max, log: range.log, n: range.n, is_whole })
     }
 
     /// The values of a grid.
     fn all(&self) -> Result<Vec<Value>> {
         match self {
-            Space::List(values) => Ok(values.clone()),
-            Space::Range { n: None, .. } => {
+            SearchSpace::List(values) => Ok(values.clone()),
+            SearchSpace::Range { n: None, .. } => {
                 Err(Error::new(ErrorKind::Config, "a grid must know how many values a range has")
                     .hint("add n: { min = 0.001, max = 0.1, log = true, n = 5 }; or set method = \"random\""))
             }
-            Space::Range { n: Some(n), .. } => {
+            SearchSpace::Range { n: Some(n), .. } => {
                 let mut values: Vec<Value> = (0..*n).map(|i| self.at(i as f64 / (n - 1) as f64)).collect();
                 values.dedup();
                 Ok(values)
@@ -464,16 +472,16 @@ impl Space {
         }
     }
 
-    fn draw(&self, stream: &mut Stream) -> Value {
+    fn draw(&self, stream: &mut RandomStream) -> Value {
         match self {
-            Space::List(values) => values[stream.below(values.len() as u64) as usize].clone(),
-            Space::Range { .. } => self.at(stream.uniform_f64()),
+            SearchSpace::List(values) => values[stream.below(values.len() as u64) as usize].clone(),
+            SearchSpace::Range { .. } => self.at(stream.uniform_f64()),
         }
     }
 
     /// The value at a share of a range's way, 0 to 1.
     fn at(&self, share: f64) -> Value {
-        let Space::Range { min, max, log, is_whole, .. } = self else { return Value::Boolean(false) };
+        let SearchSpace::Range { min, max, log, is_whole, .. } = self else { return Value::Boolean(false) };
         let value = match log {
             true => (min.ln() + share * (max / min).ln()).exp(),
             false => min + share * (max - min),
@@ -570,7 +578,7 @@ mod tests {
 
     #[test]
     fn the_base_may_stand_in_the_same_file() {
-        let preset = Config::preset_text("glyphs").unwrap();
+        let preset = RunConfig::preset_text("glyphs").unwrap();
         let text = format!("{preset}\n[sweep]\n[sweep.parameters]\nseed = [1, 2]\n");
         assert_eq!(Sweep::parse(&text, "s.toml").unwrap().trials().unwrap()[1].config.seed, 2);
         let at = preset.lines().position(|l| l.starts_with("epochs")).unwrap() + 1;

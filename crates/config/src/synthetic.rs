@@ -1,11 +1,11 @@
 //! Drawn batches of a configuration's shapes, for measurements without data.
 
-use super::Config;
-use systole_base::rng::{Stream, hash_name};
+use super::RunConfig;
+use systole_base::rng::{RandomStream, hash_name};
 use systole_ir::{DType, Literal, Result, TensorType};
 use systole_nn::{Batch, Model};
 
-impl Config {
+impl RunConfig {
     /// A batch of `fit.batch_size` samples for `model`: pixels as after scaling or tokens, and labels, drawn from the
     /// seed. The same for the same configuration.
     ///
@@ -44,7 +44,7 @@ impl Config {
     /// A batch of type `ty`: integers below `limit`, or pixels.
     fn draw(&self, name: &str, ty: &TensorType, limit: usize) -> Result<Literal> {
         let batch = ty.shape.clone();
-        let mut draws = Stream::new(self.seed, hash_name(&format!("synthetic/{name}")), 0);
+        let mut draws = RandomStream::new(self.seed, hash_name(&format!("synthetic/{name}")), 0);
         if ty.dtype.is_int() {
             let tokens: Vec<i32> = (0..batch.elements()).map(|_| draws.below(limit as u64) as i32).collect();
             return Ok(Literal::from_slice(batch, &tokens)?.convert(ty.dtype));

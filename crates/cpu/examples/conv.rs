@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 use std::time::Instant;
-use systole_cpu::{CpuBackend, Level, Team};
+use systole_cpu::{CpuBackend, Level, ThreadPool};
 use systole_ir::op::Convolution;
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, vjp};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId};
+use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg};
 
 /// Batch, side of the image, channels, features, side of the kernel, stride.
 type Shape = (&'static str, [usize; 6]);
@@ -76,7 +76,7 @@ fn corner(t: &Tensor) -> Tensor {
     t.slice(&vec![0; t.rank()], &ones, &ones)
 }
 
-fn draw(ty: &TensorType, s: &mut Stream) -> Literal {
+fn draw(ty: &TensorType, s: &mut RandomStream) -> Literal {
     let mut b = LiteralBuilder::new(ty.clone());
     for i in 0..ty.elements() {
         b.set(i, Scalar::Float(s.range(-1.0, 1.0) as f64));
@@ -159,7 +159,7 @@ fn main() -> systole_ir::Result<()> {
     println!("{}, {dtype}: peak of one core {peak:.0} GFLOP/s", level.name());
     println!("{:<38} {:>3}  {:>14} {:>14} {:>14}", "shape", "thr", "forward", "input", "kernel");
     let backends: Vec<CpuBackend> =
-        counts.iter().map(|&t| CpuBackend::with(Team::new(t), level)).collect::<Result<_, _>>()?;
+        counts.iter().map(|&t| CpuBackend::with(ThreadPool::new(t), level)).collect::<Result<_, _>>()?;
     for shape in SHAPES {
         let [b, side, c, f, w, stride] = shape.1;
         let name = format!("{} {b}x{side}x{side}x{c} -> {f} k{w}s{stride}", shape.0);
@@ -174,11 +174,11 @@ fn main() -> systole_ir::Result<()> {
                     graph,
                     &CompileOptions { winograd: true, flush_denormals: true, ..Default::default() },
                 )?;
-                let mut s = Stream::new(1, 2, 3);
+                let mut s = RandomStream::new(1, 2, 3);
                 let draw = |t: &TensorType| backend.put(&draw(t, &mut s), DeviceId(0));
                 let args: Vec<Buffer> = graph.param_types().iter().map(draw).collect::<Result<_, _>>()?;
                 let mut result = Ok(Vec::new());
-                let seconds = best(5, || result = exe.run(args.iter().map(Arg::Borrow).collect()));
+                let seconds = best(5, || result = exe.run(args.iter().map(ExecutableArg::Borrow).collect()));
                 result?;
                 let rate = flops / seconds / 1e9 / threads as f64;
                 line += &format!("  {rate:>6.0} ({:>4.0}%)", 100.0 * rate / peak);

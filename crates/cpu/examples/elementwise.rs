@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 use std::time::Instant;
-use systole_cpu::{CpuBackend, Level, Team, thread_cpu_seconds};
+use systole_cpu::{CpuBackend, Level, ThreadPool, thread_cpu_seconds};
 use systole_ir::DType::*;
 use systole_ir::op::RngAlgorithm;
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, knobs, vjp};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, events};
+use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg, events};
 
 /// Something to time.
 struct Case {
@@ -177,7 +177,7 @@ fn shaped() -> Vec<Case> {
     all
 }
 
-fn draw(ty: &TensorType, s: &mut Stream) -> Literal {
+fn draw(ty: &TensorType, s: &mut RandomStream) -> Literal {
     if ty.dtype == F32 {
         let values: Vec<f32> = (0..ty.elements()).map(|_| s.range(-2.0, 2.0) + 2.001).collect();
         return Literal::from_slice(ty.shape.dims().to_vec(), &values).unwrap_or_else(|e| panic!("{e}"));
@@ -208,7 +208,7 @@ fn measure(
         ..Default::default()
     };
     let exe = backend.compile(&c.graph, &options)?;
-    let mut s = Stream::new(1, 2, 3);
+    let mut s = RandomStream::new(1, 2, 3);
     let mut args: Vec<Option<Buffer>> = Vec::new();
     for ty in c.graph.param_types() {
         args.push(Some(backend.put(&draw(&ty, &mut s), DeviceId(0))?));
@@ -225,7 +225,9 @@ fn measure(
             let mut state: Vec<Option<Buffer>> = vec![None; args.len()];
             c.donated.iter().for_each(|&p| state[p] = args[p].take());
             let both = args.iter().zip(state);
-            let all = both.filter_map(|(a, s)| s.map(Arg::Donate).or(a.as_ref().map(Arg::Borrow))).collect();
+            let all = both
+                .filter_map(|(a, s)| s.map(ExecutableArg::Donate).or(a.as_ref().map(ExecutableArg::Borrow)))
+                .collect();
             let out = exe.run(all)?;
             c.donated.iter().zip(out).for_each(|(&p, y)| args[p] = Some(y));
         }
@@ -247,7 +249,7 @@ fn main() -> systole_ir::Result<()> {
     let threads = arg(1).and_then(|a| a.parse().ok()).unwrap_or(1);
     let wanted = arg(2).unwrap_or_default();
     events::install(knobs::LOG.get_usize(), |_, message| println!("{message}"));
-    let backend = CpuBackend::with(Team::new(threads), Level::from_knob()?)?;
+    let backend = CpuBackend::with(ThreadPool::new(threads), Level::from_knob()?)?;
     println!("{}", backend.devices()[0].description);
     println!("{:<36} {:>12} {:>12} {:>8} {:>10}", "", "64 MB GB/s", "64 KiB GB/s", "kernels", "arena MiB");
     for (large, small) in sized(1 << 24).iter().zip(&sized(1 << 14)) {

@@ -6,11 +6,11 @@
 #![allow(clippy::print_stdout, unsafe_code)]
 
 use std::time::Instant;
-use systole_cpu::{CpuBackend, Level, Team};
-use systole_ir::op::{Domain, DotGeneral};
-use systole_ir::rng::Stream;
+use systole_cpu::{CpuBackend, Level, ThreadPool};
+use systole_ir::op::{ArgDomain, DotGeneral};
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, GraphBuilder, TensorType};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId};
+use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg};
 
 /// One product: sizes, and whether each operand lies transposed in memory.
 struct Case {
@@ -155,11 +155,14 @@ fn measure(backend: &CpuBackend, c: &Case, seconds: f64) -> systole_ir::Result<(
     let graph = g.finish(&y)?;
     let options = CompileOptions { donated: [2].into_iter().collect(), ..Default::default() };
     let exe = backend.compile(&graph, &options)?;
-    let mut s = Stream::new(1, 2, 3);
+    let mut s = RandomStream::new(1, 2, 3);
     let mut args: Vec<Buffer> = Vec::new();
     for t in &types {
-        let domain =
-            if t.dtype.is_float() { Domain::Uniform(-1.0, 1.0) } else { Domain::Uniform(-100.0, 100.0) };
+        let domain = if t.dtype.is_float() {
+            ArgDomain::Uniform(-1.0, 1.0)
+        } else {
+            ArgDomain::Uniform(-100.0, 100.0)
+        };
         args.push(backend.put(&domain.draw(t, &mut s), DeviceId(0))?);
     }
     let (mut best, mut best_own) = (f64::MAX, f64::MAX);
@@ -167,7 +170,7 @@ fn measure(backend: &CpuBackend, c: &Case, seconds: f64) -> systole_ir::Result<(
     let mut runs = 0;
     while runs < 3 || begin.elapsed().as_secs_f64() < seconds {
         let target = args.split_off(2).remove(0);
-        let inputs = args.iter().map(Arg::Borrow).chain([Arg::Donate(target)]).collect();
+        let inputs = args.iter().map(ExecutableArg::Borrow).chain([ExecutableArg::Donate(target)]).collect();
         let (start, own) = (Instant::now(), thread_seconds());
         let mut result = exe.run(inputs)?;
         best = best.min(start.elapsed().as_secs_f64());
@@ -183,7 +186,7 @@ fn main() -> systole_ir::Result<()> {
     let threads: usize = arg(1).and_then(|a| a.parse().ok()).unwrap_or(1);
     let filter = arg(2).unwrap_or_default();
     let seconds: f64 = arg(3).and_then(|a| a.parse().ok()).unwrap_or(0.5);
-    let backend = CpuBackend::with(Team::new(threads), Level::from_knob()?)?;
+    let backend = CpuBackend::with(ThreadPool::new(threads), Level::from_knob()?)?;
     let peak = peak();
     println!("{}; peak of one core {peak:.0} GFLOP/s", backend.devices()[0].description);
     println!(

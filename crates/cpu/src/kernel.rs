@@ -15,24 +15,24 @@ pub mod literal;
 pub mod padded_input;
 pub mod partial_sums;
 pub mod skinny_gemm;
-use crate::machine::memory::Memory;
-use crate::machine::thread_pool::Team;
+use crate::machine::memory::AlignedMemory;
+use crate::machine::thread_pool::ThreadPool;
 use std::borrow::Cow;
 use std::cell::RefCell;
-use systole_compile::{Pool, Step};
+use systole_compile::{MaxPoolArgmax, Step};
 use systole_ir::{Result, TensorType};
 
 /// What kernels may use while they run.
-pub struct Cx<'a> {
+pub struct KernelContext<'a> {
     /// The thread pool.
-    pub team: &'a Team,
+    pub team: &'a ThreadPool,
     /// Whether worker threads run with denormals flushed to zero.
     pub flush: bool,
 }
 
 thread_local! {
     /// Free scratch buffers of this thread, reused from call to call. Nested calls take one each.
-    static SCRATCH: RefCell<Vec<Memory>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH: RefCell<Vec<AlignedMemory>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Calls `f` with `bytes` of this thread's scratch. The contents are uninitialized or left over from earlier use.
@@ -40,7 +40,7 @@ pub fn with_scratch<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
     let mine = SCRATCH.with(|s| s.borrow_mut().pop());
     let memory = match mine {
         Some(m) if m.len() >= bytes => m,
-        _ => match Memory::new(bytes.next_power_of_two()) {
+        _ => match AlignedMemory::new(bytes.next_power_of_two()) {
             Ok(m) => m,
             // A few MiB at most; kernels cannot run without them, and `f` has no way to return an error.
             Err(e) => panic!("{e}"),
@@ -74,11 +74,11 @@ pub struct OutputBlock {
 }
 
 /// Epilogue callback: gets a block and the address of its sums.
-pub type TakeBlock<'a> = &'a (dyn Fn(&OutputBlock, *const u8) + Sync);
+pub type EpilogueFn<'a> = &'a (dyn Fn(&OutputBlock, *const u8) + Sync);
 
 /// An operand of a GEMM that may have panel layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
+pub enum GemmSide {
     /// The right operand, B.
     Right,
     /// The arrays that the epilogue reads and writes.
@@ -91,7 +91,7 @@ pub trait Kernel: Send + Sync {
     ///
     /// # Safety
     /// See the module text.
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()>;
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()>;
 
     /// For slices: byte offset of the slice in the first operand.
     ///
@@ -118,7 +118,7 @@ pub trait Kernel: Send + Sync {
     ///
     /// # Safety
     /// `kept` has room for [`Kernel::kept`] bytes; see also the module text.
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    unsafe fn keep(&self, cx: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         let _ = (cx, inputs, kept);
     }
 
@@ -126,7 +126,7 @@ pub trait Kernel: Send + Sync {
     ///
     /// # Safety
     /// As for [`Kernel::run`]; `kept` was made of the same operands.
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         let _ = kept;
         // SAFETY: by the caller's promise.
         unsafe { self.run(cx, io) }
@@ -140,14 +140,14 @@ pub trait Kernel: Send + Sync {
 
     /// Asks a convolution to fuse max pooling. Its outputs are then the maxima, of type `y`, and with some kernels
     /// their argmax. Returns whether it will.
-    fn pool_result(&mut self, pool: &Pool, y: &TensorType) -> bool {
+    fn pool_result(&mut self, pool: &MaxPoolArgmax, y: &TensorType) -> bool {
         let _ = (pool, y);
         false
     }
 
     /// Asks a GEMM to take a matrix in panel layout ([`crate::run::panels`]) from now on, or row-major again. Returns
     /// the columns of a panel, or `None` if it cannot.
-    fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+    fn take_panels(&mut self, which: GemmSide, on: bool) -> Option<usize> {
         let _ = (which, on);
         None
     }
@@ -163,7 +163,13 @@ pub trait Kernel: Send + Sync {
     ///
     /// # Safety
     /// As for [`Kernel::run_kept`], but `io.outputs` is not used.
-    unsafe fn run_by_blocks(&self, cx: &Cx<'_>, io: &Io<'_>, take: TakeBlock<'_>, kept: *const u8) {
+    unsafe fn run_by_blocks(
+        &self,
+        cx: &KernelContext<'_>,
+        io: &Io<'_>,
+        take: EpilogueFn<'_>,
+        kept: *const u8,
+    ) {
         let _ = (cx, io, take, kept);
     }
 
@@ -183,16 +189,16 @@ pub trait Kernel: Send + Sync {
     }
 
     /// Programs that the kernel runs inside, such as loop bodies, for profiles.
-    fn inner(&self) -> Vec<Inner<'_>> {
+    fn inner(&self) -> Vec<InnerProgram<'_>> {
         Vec::new()
     }
 }
 
 /// A program inside a kernel, with its role as text.
-pub(crate) type Inner<'a> = (String, &'a dyn Program);
+pub(crate) type InnerProgram<'a> = (String, &'a dyn ProgramView);
 
 /// Read access to a program and its kernels, for profiles and listings.
-pub(crate) trait Program: Sync {
+pub(crate) trait ProgramView: Sync {
     /// The steps in execution order.
     fn steps(&self) -> &[Step];
 
@@ -200,15 +206,15 @@ pub(crate) trait Program: Sync {
     fn kernels(&self) -> &[Box<dyn Kernel>];
 
     /// The dispatch decision of each step.
-    fn choices(&self) -> &[Choice];
+    fn choices(&self) -> &[KernelChoice];
 
     /// Time of a step while profiling was on; `None` where it did not run.
-    fn times(&self, step: usize) -> Option<StepTimes>;
+    fn times(&self, step: usize) -> Option<KernelTimes>;
 }
 
 /// The dispatch decision of one step.
 #[derive(Clone, Debug)]
-pub(crate) struct Choice {
+pub(crate) struct KernelChoice {
     /// The family of the step.
     pub family: &'static str,
     /// The candidate that accepted it.
@@ -216,12 +222,12 @@ pub(crate) struct Choice {
     /// Candidates that were asked before it, and why they refused.
     pub refused: Vec<(&'static str, Cow<'static, str>)>,
     /// Decisions for kernels that the candidate uses inside its own.
-    pub inside: Vec<Choice>,
+    pub inside: Vec<KernelChoice>,
 }
 
 /// Measured time of a step.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StepTimes {
+pub(crate) struct KernelTimes {
     /// Number of runs.
     pub calls: u64,
     /// Mean time of one call; where there are several, without the first.

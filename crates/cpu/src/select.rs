@@ -1,12 +1,12 @@
 //! Kernel dispatch: each family of kernels has one table of candidates by priority, and the first that accepts a step
 //! computes it.
 //!
-//! This is the implementation list of oneDNN with reasons: a [`Candidate`] that refuses says why, and `systole show
+//! This is the implementation list of oneDNN with reasons: a [`KernelCandidate`] that refuses says why, and `systole show
 //! MODEL --stage kernels` prints it. A kernel that is made of another family's kernel (a 1 × 1 convolution is a GEMM)
 //! gets it from [`Problem::bind`].
 
-use crate::kernel::{Choice, Kernel};
-use crate::simd::level::{Level, Target};
+use crate::kernel::{Kernel, KernelChoice};
+use crate::simd::level::{CompileTarget, Level};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -19,16 +19,16 @@ pub struct Problem<'a> {
     /// The operation, and the types of its operands and results.
     pub step: &'a Step,
     /// Instruction-set level, and which approximations are allowed.
-    pub target: Target,
+    pub target: CompileTarget,
     /// Where kernels inside kernels are found.
-    pub registry: Registry,
+    pub registry: KernelRegistry,
     /// Collects the decisions for kernels that a candidate binds inside its own, while it is asked.
-    pub inside: Option<&'a RefCell<Vec<Choice>>>,
+    pub inside: Option<&'a RefCell<Vec<KernelChoice>>>,
 }
 
 /// All families, and the candidate that is asked out of order, if there is one.
 #[derive(Clone, Copy)]
-pub struct Registry {
+pub struct KernelRegistry {
     /// In the order in which they are asked whether they take a step.
     pub families: &'static [&'static Family],
     /// Set by `SYSTOLE_KERNEL`.
@@ -39,14 +39,14 @@ pub struct Registry {
 #[derive(Clone, Copy)]
 pub enum Preference {
     /// Before the others of its family.
-    First(&'static Candidate),
+    First(&'static KernelCandidate),
     /// After the others: shows what it gains over the next one.
-    Last(&'static Candidate),
+    Last(&'static KernelCandidate),
 }
 
 impl Preference {
     /// Sort key of a candidate of the same family; equal keys keep their order.
-    fn rank(self, candidate: &Candidate) -> i8 {
+    fn rank(self, candidate: &KernelCandidate) -> i8 {
         match self {
             Preference::First(first) => i8::from(!std::ptr::eq(candidate, first)),
             Preference::Last(last) => i8::from(std::ptr::eq(candidate, last)),
@@ -63,11 +63,11 @@ pub struct Family {
     /// Whether a step belongs to the family.
     pub takes: fn(&Step) -> bool,
     /// By priority. The last one accepts every step that the compiler emits.
-    pub candidates: &'static [Candidate],
+    pub candidates: &'static [KernelCandidate],
 }
 
 /// One way to compute a step.
-pub struct Candidate {
+pub struct KernelCandidate {
     /// The field's name for it, as in `SYSTOLE_KERNEL=family/name`.
     pub name: &'static str,
     /// When it is fastest, and why it is not more general.
@@ -75,51 +75,51 @@ pub struct Candidate {
     /// Instruction-set levels at which it is asked.
     pub levels: &'static [Level],
     /// Returns the kernel, or why it does not take the problem.
-    pub accepts: fn(&Problem<'_>) -> Answer,
+    pub accepts: fn(&Problem<'_>) -> CandidateResult,
 }
 
-impl Candidate {
+impl KernelCandidate {
     /// A row of a family's table.
     pub const fn new(
         name: &'static str,
         levels: &'static [Level],
         why: &'static str,
-        accepts: fn(&Problem<'_>) -> Answer,
-    ) -> Candidate {
-        Candidate { name, why, levels, accepts }
+        accepts: fn(&Problem<'_>) -> CandidateResult,
+    ) -> KernelCandidate {
+        KernelCandidate { name, why, levels, accepts }
     }
 }
 
 /// What was asked for, or why a candidate does not take the problem.
-pub type Accepted<T, E = Refusal> = std::result::Result<T, E>;
+pub type SelectResult<T, E = Rejection> = std::result::Result<T, E>;
 
 /// Answer of a candidate.
-pub type Answer = Accepted<Box<dyn Kernel>>;
+pub type CandidateResult = SelectResult<Box<dyn Kernel>>;
 
 /// Why there is no kernel.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum Rejection {
     /// The candidate does not take the problem, for this reason.
     Reason(Cow<'static, str>),
     /// The candidate takes it, but failed.
     Error(Error),
 }
 
-impl From<&'static str> for Refusal {
-    fn from(reason: &'static str) -> Refusal {
-        Refusal::Reason(reason.into())
+impl From<&'static str> for Rejection {
+    fn from(reason: &'static str) -> Rejection {
+        Rejection::Reason(reason.into())
     }
 }
 
-impl From<String> for Refusal {
-    fn from(reason: String) -> Refusal {
-        Refusal::Reason(reason.into())
+impl From<String> for Rejection {
+    fn from(reason: String) -> Rejection {
+        Rejection::Reason(reason.into())
     }
 }
 
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Refusal {
-        Refusal::Error(error)
+impl From<Error> for Rejection {
+    fn from(error: Error) -> Rejection {
+        Rejection::Error(error)
     }
 }
 
@@ -131,13 +131,13 @@ pub const AVX2_UP: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, L
 pub const AMX: &[Level] = &[Level::Amx];
 
 /// Turns the result of a constructor into an answer.
-pub fn answer<K: Kernel + 'static>(kernel: Option<K>, reason: &'static str) -> Answer {
+pub fn answer<K: Kernel + 'static>(kernel: Option<K>, reason: &'static str) -> CandidateResult {
     kernel.map(|k| Box::new(k) as Box<dyn Kernel>).ok_or_else(|| reason.into())
 }
 
 impl<'a> Problem<'a> {
     /// A step of a program.
-    pub fn new(step: &'a Step, target: Target, registry: Registry) -> Problem<'a> {
+    pub fn new(step: &'a Step, target: CompileTarget, registry: KernelRegistry) -> Problem<'a> {
         Problem { step, target, registry, inside: None }
     }
 
@@ -156,7 +156,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Asks one candidate, `family/name`, for another step.
-    pub fn ask_for(&self, path: &str, step: &Step) -> Answer {
+    pub fn ask_for(&self, path: &str, step: &Step) -> CandidateResult {
         let candidate = find(self.registry.families, path)?;
         Problem { step, ..*self }.ask(candidate)
     }
@@ -169,7 +169,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Asks one candidate; refused if it is not made for the target's level.
-    pub fn ask(&self, candidate: &Candidate) -> Answer {
+    pub fn ask(&self, candidate: &KernelCandidate) -> CandidateResult {
         if !candidate.levels.contains(&self.target.level) {
             return Err(format!("it is not made for {}", self.target.level.name()).into());
         }
@@ -178,9 +178,9 @@ impl<'a> Problem<'a> {
 }
 
 /// The kernel of a step, and how it was chosen.
-pub fn choose(problem: &Problem<'_>) -> Result<(Box<dyn Kernel>, Choice)> {
+pub fn choose(problem: &Problem<'_>) -> Result<(Box<dyn Kernel>, KernelChoice)> {
     let family = problem.family()?;
-    let mut order: Vec<&Candidate> = family.candidates.iter().collect();
+    let mut order: Vec<&KernelCandidate> = family.candidates.iter().collect();
     if let Some(preference) = problem.registry.preference {
         order.sort_by_key(|candidate| preference.rank(candidate));
     }
@@ -190,10 +190,10 @@ pub fn choose(problem: &Problem<'_>) -> Result<(Box<dyn Kernel>, Choice)> {
         match (Problem { inside: Some(&inside), ..*problem }).ask(candidate) {
             Ok(kernel) => {
                 let (family, inside) = (family.name, inside.into_inner());
-                return Ok((kernel, Choice { family, candidate: candidate.name, refused, inside }));
+                return Ok((kernel, KernelChoice { family, candidate: candidate.name, refused, inside }));
             }
-            Err(Refusal::Reason(reason)) => refused.push((candidate.name, reason)),
-            Err(Refusal::Error(error)) => return Err(error).at(|| problem.step.kernel.name()),
+            Err(Rejection::Reason(reason)) => refused.push((candidate.name, reason)),
+            Err(Rejection::Error(error)) => return Err(error).at(|| problem.step.kernel.name()),
         }
     }
     let reasons: Vec<String> = refused.iter().map(|(name, why)| format!("{name}: {why}")).collect();
@@ -210,7 +210,7 @@ pub fn preference(families: &'static [&'static Family], asked: &str) -> Result<P
 }
 
 /// The candidate that `family/name` names.
-pub fn find(families: &'static [&'static Family], path: &str) -> Result<&'static Candidate> {
+pub fn find(families: &'static [&'static Family], path: &str) -> Result<&'static KernelCandidate> {
     let of = |(family, name): (&str, &str)| {
         let family = families.iter().find(|f| f.name == family)?;
         family.candidates.iter().find(|c| c.name == name)

@@ -13,7 +13,7 @@ use common::{backend, distance, levels, oracle, programs, relative, run_with, su
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use systole_cpu::{Blocking, CpuBackend, Level, kernel_names, kernel_tables};
+use systole_cpu::{CpuBackend, Level, RowBlocksMode, kernel_names, kernel_tables};
 use systole_ir::op::TABLE;
 use systole_ir::{DType, Graph, Literal, TensorType};
 use systole_runtime::CompileOptions;
@@ -68,7 +68,7 @@ fn fused() -> impl Iterator<Item = Case> {
 /// Products with matrices of whole numbers: few rows, many, and a small matrix.
 fn packed() -> impl Iterator<Item = Case> {
     [(2, 96), (12, 96), (2, 20)].into_iter().map(|(rows, side)| {
-        let how = systole_ir::quantized_weights::Unpack {
+        let how = systole_ir::quantized_weights::DequantizeWeights {
             is_halves: false,
             shape: [side, side][..].into(),
             inputs: side,
@@ -127,7 +127,7 @@ impl Seen {
         let explain = |cpu: &CpuBackend| {
             cpu.explain(&case.graph, &case.options).unwrap_or_else(|e| panic!("{}: {e}", case.name))
         };
-        let blocks = backend(level, 2).with_blocks(Blocking::Rows(2));
+        let blocks = backend(level, 2).with_blocks(RowBlocksMode::Rows(2));
         if explain(&blocks).iter().any(|s| s.kernel.uses("control/row_blocks")) {
             self.used.insert("control/row_blocks".into());
             self.run(case, &blocks, level, "blocks of two rows");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use systole_cpu::CpuBackend;
 use systole_ir::DType::*;
 use systole_ir::op::Convolution;
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, TensorType, vjp};
 use systole_runtime::CompileOptions;
 
@@ -70,7 +70,7 @@ fn with_gradients(dtype: DType, x: &[usize], k: &[usize], op: &Convolution) -> O
 /// Attributes that layers and their gradients never have together.
 #[test]
 fn any_attributes() {
-    let (backends, s) = (backends(), &mut Stream::new(1, 2, 3));
+    let (backends, s) = (backends(), &mut RandomStream::new(1, 2, 3));
     let mut done = 0;
     for case in 0..240 {
         let dtype = [F32, F32, F32, BF16, F16][case % 5];
@@ -119,7 +119,7 @@ fn any_attributes() {
 /// Gradients of convolutions with every stride, dilation and padding that layers have.
 #[test]
 fn gradients_of_layers() {
-    let (backends, s) = (backends(), &mut Stream::new(3, 2, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(3, 2, 1));
     let mut done = 0;
     for case in 0..120 {
         let dtype = [F32, F32, BF16, F16][case % 4];

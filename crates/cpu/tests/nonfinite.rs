@@ -9,10 +9,10 @@ use common::{backend, levels, oracle, run_with, sums};
 use std::sync::Arc;
 use systole_cpu::{CpuBackend, Level};
 use systole_ir::DType::*;
-use systole_ir::op::{Sample, TABLE};
-use systole_ir::rng::Stream;
+use systole_ir::op::{OpSample, TABLE};
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, grad};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable};
+use systole_runtime::{Backend, Buffer, CompileOptions, Executable, ExecutableArg};
 
 /// One program, compiled for every level of this machine.
 fn compiled(backends: &[(Level, CpuBackend)], graph: &Arc<Graph>) -> Vec<(Level, Arc<dyn Executable>)> {
@@ -22,7 +22,7 @@ fn compiled(backends: &[(Level, CpuBackend)], graph: &Arc<Graph>) -> Vec<(Level,
 
 /// What is wrong with a sample's results, with odd numbers in one operand.
 fn wrongs(
-    sample: &Sample,
+    sample: &OpSample,
     args: &[Literal],
     operand: usize,
     programs: &[(Level, Arc<dyn Executable>)],
@@ -32,7 +32,7 @@ fn wrongs(
     let allowed = Allowed { other_class: false, spread: operand == 1 && convolves(&sample.graph) };
     let mut wrong = Vec::new();
     for (level, program) in programs {
-        let given = args.iter().map(|a| Arg::Donate(Buffer::from(a.clone()))).collect();
+        let given = args.iter().map(|a| ExecutableArg::Donate(Buffer::from(a.clone()))).collect();
         let got = program.run(given).unwrap();
         for (k, (got, want)) in got.iter().zip(&want).enumerate() {
             let got = got.to_literal().unwrap();
@@ -64,7 +64,7 @@ fn every_op_keeps_what_is_not_finite() {
             let programs = compiled(&backends, &sample.graph);
             for operand in (0..plain.len()).filter(|&i| is_odd(&plain[i])) {
                 for (o, (odd, values, count)) in ODD.iter().enumerate() {
-                    let mut s = Stream::new(number as u64, operand as u64, o as u64);
+                    let mut s = RandomStream::new(number as u64, operand as u64, o as u64);
                     let mut args = plain.clone();
                     args[operand] = with_odd(&args[operand], values, *count, &mut s);
                     let found = wrongs(&sample, &args, operand, &programs);

@@ -8,13 +8,13 @@ use common::odd::{Allowed, ODD, convolves, difference, with_odd};
 use common::{backend, levels, oracle, programs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use systole_cpu::{Blocking, CpuBackend, Level, kernel_names};
+use systole_cpu::{CpuBackend, Level, RowBlocksMode, kernel_names};
 use systole_ir::DType::*;
 use systole_ir::cost::cost;
 use systole_ir::op::Monoid;
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, grad};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions};
+use systole_runtime::{Backend, Buffer, CompileOptions, ExecutableArg};
 
 /// Scalar multiplications of a program above which it is tried with few operands, and above which with one: the interpreter
 /// is slow.
@@ -43,7 +43,7 @@ fn is_narrow(t: &TensorType) -> bool {
 /// each other, a rounding must not decide.
 fn whole_numbers(graph: &Graph, args: &[Literal]) -> Vec<Literal> {
     let one = |(i, x): (usize, &Literal)| {
-        let mut s = Stream::new(21, i as u64, 5);
+        let mut s = RandomStream::new(21, i as u64, 5);
         let mut b = LiteralBuilder::new(x.ty().clone());
         let values = [-1.0, 0.0, 0.0, 0.0, 0.0, 1.0];
         (0..x.ty().elements()).for_each(|k| b.set(k, Scalar::of(x.dtype(), values[s.below(6) as usize])));
@@ -83,7 +83,7 @@ impl Case {
                 let is_subnormal = |v: &f64| *v != 0.0 && v.abs() < 1e-30;
                 let values: Vec<f64> =
                     values.iter().copied().filter(|v| !(ties && is_subnormal(v))).collect();
-                let mut s = Stream::new(number as u64, operand as u64, o as u64);
+                let mut s = RandomStream::new(number as u64, operand as u64, o as u64);
                 let mut args = args.clone();
                 args[operand] = with_odd(&args[operand], &values, *count, &mut s);
                 let convert = |(x, t): (&Literal, &TensorType)| x.convert(t.dtype);
@@ -113,7 +113,7 @@ impl Seen {
         let allowed = Allowed { other_class: training, spread: convolves(&case.graph) };
         let tolerance = if has_ties(&case.graph) { f64::INFINITY } else { case.tolerance };
         for t in &case.trials {
-            let args = t.args.iter().map(|a| Arg::Donate(Buffer::from(a.clone()))).collect();
+            let args = t.args.iter().map(|a| ExecutableArg::Donate(Buffer::from(a.clone()))).collect();
             let out = exe.run(args).unwrap_or_else(|e| panic!("{e}"));
             for (k, (got, want)) in out.iter().zip(&t.want).enumerate() {
                 let got = got.to_literal().unwrap();
@@ -137,7 +137,7 @@ impl Seen {
         let plain = backend(level, 2);
         let steps = explain(&plain);
         self.run(case, &plain, options, &format!("what is chosen on {level:?}, {how}"));
-        let blocks = backend(level, 2).with_blocks(Blocking::Rows(2));
+        let blocks = backend(level, 2).with_blocks(RowBlocksMode::Rows(2));
         if explain(&blocks).iter().any(|s| s.kernel.uses("control/row_blocks")) {
             self.run(case, &blocks, options, &format!("blocks of two rows on {level:?}, {how}"));
         }

@@ -5,9 +5,9 @@ mod common;
 
 use common::*;
 use systole_cpu::CpuBackend;
-use systole_ir::op::{Sample, TABLE};
+use systole_ir::op::{OpSample, TABLE};
 
-fn check(op: &str, sample: &Sample, backends: &[Vec<CpuBackend>]) {
+fn check(op: &str, sample: &OpSample, backends: &[Vec<CpuBackend>]) {
     for seed in 0..3 {
         let args = sample.arguments(seed);
         let want = oracle(&sample.graph, &args);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use systole_cpu::{CpuBackend, Level};
 use systole_ir::DType::{BF16, F32};
 use systole_ir::{DType, Graph, GraphBuilder, Literal, Tensor, TensorType, grad};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, Executable};
+use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, Executable, ExecutableArg};
 
 /// Rows of the batch, features, units.
 type Size = (usize, usize, usize);
@@ -43,8 +43,8 @@ fn put(cpu: &CpuBackend, l: &Literal) -> Buffer {
 
 /// One step; the state is replaced.
 fn run_step(exe: &Arc<dyn Executable>, state: &mut Vec<Buffer>, batch: &[Buffer]) -> Literal {
-    let given = std::mem::take(state).into_iter().map(Arg::Donate);
-    *state = exe.run(given.chain(batch.iter().map(Arg::Borrow)).collect()).unwrap();
+    let given = std::mem::take(state).into_iter().map(ExecutableArg::Donate);
+    *state = exe.run(given.chain(batch.iter().map(ExecutableArg::Borrow)).collect()).unwrap();
     state.pop().unwrap().to_literal().unwrap()
 }
 
@@ -102,7 +102,7 @@ fn the_first_step_is_the_interpreters() {
         let cpu = backend(level, 2);
         let exe = compiled(&cpu, &graph);
         assert_eq!(in_panels(&exe), if width(level).is_some() { 2 } else { 0 }, "{}", exe.report().listing);
-        let got = exe.run(args.iter().map(|l| Arg::Donate(put(&cpu, l))).collect()).unwrap();
+        let got = exe.run(args.iter().map(|l| ExecutableArg::Donate(put(&cpu, l))).collect()).unwrap();
         for (got, want) in got.iter().zip(&want) {
             let d = relative(&got.to_literal().unwrap(), want);
             assert!(d <= 5e-6, "{level:?}: {d:e}");
@@ -133,7 +133,8 @@ fn whatever_reads_state_finds_rows() {
 
         // Another program reads it, twice, and leaves it as it is.
         let reads = compiled(&cpu, &predict);
-        let borrowed = || reads.run(vec![Arg::Borrow(&state[0]), Arg::Borrow(&batch[0])]).unwrap();
+        let borrowed =
+            || reads.run(vec![ExecutableArg::Borrow(&state[0]), ExecutableArg::Borrow(&batch[0])]).unwrap();
         let want = run(&cpu, &predict, &[before[0].clone(), args[2].clone()]);
         assert!([borrowed(), borrowed()].iter().all(|got| got[0].to_literal().unwrap() == want[0]));
 
@@ -151,7 +152,7 @@ fn whatever_reads_state_finds_rows() {
 
         // A program that works in place, element by element, but knows where an element is.
         let w = state.swap_remove(0);
-        let got = compiled(&cpu, &more).run(vec![Arg::Donate(w)]).unwrap();
+        let got = compiled(&cpu, &more).run(vec![ExecutableArg::Donate(w)]).unwrap();
         let want = run(&cpu, &more, &after[..1]);
         assert!(got[0].to_literal().unwrap() == want[0], "{level:?}");
     }

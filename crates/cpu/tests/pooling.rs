@@ -9,7 +9,7 @@ use std::sync::Arc;
 use systole_cpu::{CpuBackend, Level};
 use systole_ir::DType::*;
 use systole_ir::op::{Convolution, Monoid, Window};
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, grad};
 use systole_runtime::{Backend, CompileOptions};
 
@@ -146,7 +146,7 @@ fn integers(graph: &Graph, seed: u64) -> Vec<Literal> {
 /// -2 to 2, five in `of` of them; the others are 0.
 fn some_integers(graph: &Graph, seed: u64, of: u64) -> Vec<Literal> {
     let draw = |(i, ty): (usize, &TensorType)| {
-        let mut s = Stream::new(seed, 5, i as u64);
+        let mut s = RandomStream::new(seed, 5, i as u64);
         let mut b = LiteralBuilder::new(ty.clone());
         let mut value = || [0.0, -2.0, -1.0, 1.0, 2.0].get(s.below(of) as usize).copied().unwrap_or(0.0);
         (0..ty.elements()).for_each(|k| b.set(k, Scalar::of(ty.dtype, value())));
@@ -455,7 +455,7 @@ fn nan_infinities_and_zeros_of_both_signs_are_pooled_as_two_ops_would() {
             results.extend(grad(&(y * &dy).convert(F32).sum_all(), &[&x]));
         }
         let graph = g.finish(&results).unwrap();
-        let mut s = Stream::new(7, 1, channels as u64);
+        let mut s = RandomStream::new(7, 1, channels as u64);
         let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0, 1.0, -1.0, 2.0, -0.0, 0.0];
         let mut args = integers(&graph, 2);
         let mut b = LiteralBuilder::new(x.ty().clone());

@@ -8,7 +8,7 @@ use common::*;
 use std::sync::Arc;
 use systole_ir::DType::{self, BF16, F16, F32};
 use systole_ir::{Graph, GraphBuilder, Literal, TensorType};
-use systole_runtime::{Arg, Backend, CompileOptions, DeviceId};
+use systole_runtime::{Backend, CompileOptions, DeviceId, ExecutableArg};
 
 /// Rows, columns and products of an element.
 type Size = (usize, usize, usize);
@@ -101,7 +101,7 @@ fn weights_and_moments_are_updated_where_they_lie() {
             cpu.compile(&graph, &CompileOptions { donated: vec![3, 4, 5], ..Default::default() }).unwrap();
         let listing = &exe.report().listing;
         assert_eq!(listing.matches("where donated").count(), 3, "{listing}");
-        let put = |l: &Literal| Arg::Donate(cpu.put(l, DeviceId(0)).unwrap());
+        let put = |l: &Literal| ExecutableArg::Donate(cpu.put(l, DeviceId(0)).unwrap());
         let got = exe.run(args.iter().map(put).collect()).unwrap();
         let got: Vec<Literal> = got.iter().map(|b| b.to_literal().unwrap()).collect();
         assert!(got == want, "other bits in place on {level:?}");

@@ -9,8 +9,8 @@ use common::*;
 use std::sync::Arc;
 use systole_cpu::CpuBackend;
 use systole_ir::op::DotGeneral;
-use systole_ir::quantized_weights::Unpack;
-use systole_ir::rng::Stream;
+use systole_ir::quantized_weights::DequantizeWeights;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, TensorType};
 
 /// A batch of products `[m, k] · [k, n]`, each operand transposed or not.
@@ -49,7 +49,7 @@ impl Case {
     }
 
     /// Whole numbers from −`most` to `most`, those of unsigned types without sign.
-    fn draw(&self, ty: &TensorType, most: i64, s: &mut Stream) -> (Vec<i64>, Literal) {
+    fn draw(&self, ty: &TensorType, most: i64, s: &mut RandomStream) -> (Vec<i64>, Literal) {
         let signed = !matches!(ty.dtype, DType::U8 | DType::U16 | DType::U32);
         let mut builder = LiteralBuilder::new(ty.clone());
         let mut values = Vec::new();
@@ -82,7 +82,7 @@ impl Case {
     fn check(&self, backends: &[&CpuBackend], seed: u64) {
         // Bytes use their whole range: the sums of offsets must come out too.
         let most = if matches!(self.from, DType::I8 | DType::U8) { 127 } else { 4 };
-        let mut s = Stream::new(seed, 5, 1);
+        let mut s = RandomStream::new(seed, 5, 1);
         let [ta, tb] = self.types();
         let ((a, la), (b, lb)) = (self.draw(&ta, most, &mut s), self.draw(&tb, most, &mut s));
         let want = self.exact(&a, &b);
@@ -216,9 +216,9 @@ struct Packed {
 }
 
 impl Packed {
-    fn how(&self) -> Unpack {
+    fn how(&self) -> DequantizeWeights {
         let shape = if self.by_output { [self.outputs, self.inputs] } else { [self.inputs, self.outputs] };
-        Unpack {
+        DequantizeWeights {
             is_halves: self.is_halves,
             shape: shape[..].into(),
             inputs: self.inputs,
@@ -247,7 +247,7 @@ impl Packed {
     }
 
     /// x, numbers, scales and bias; and the floats.
-    fn draw(&self, s: &mut Stream) -> (Vec<Literal>, Literal) {
+    fn draw(&self, s: &mut RandomStream) -> (Vec<Literal>, Literal) {
         let mut floats = |n: usize| -> Vec<f32> { (0..n).map(|_| s.range(-1.0, 1.0)).collect() };
         let of = |shape: &[usize], v: &[f32]| Literal::from_slice(shape, v).unwrap();
         let [numbers, scales] = self.how().types();
@@ -333,7 +333,7 @@ fn whole_numbers_are_multiplied_as_their_floats() {
         case(9, [70, 66], 70),
         case(40, [129, 65], 128),
     ];
-    let mut s = Stream::new(9, 1, 0);
+    let mut s = RandomStream::new(9, 1, 0);
     for size in sizes {
         for (is_halves, by_output, by_block) in (0..8).map(|i| (i & 1 == 1, i & 2 == 2, i & 4 == 4)) {
             let case = Packed { is_halves, by_output, by_block, ..size };

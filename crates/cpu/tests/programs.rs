@@ -7,10 +7,10 @@ use common::*;
 use std::sync::Arc;
 use systole_cpu::Level;
 use systole_ir::DType::*;
-use systole_ir::op::{Convolution, Domain, Monoid, Reduce};
-use systole_ir::rng::Stream;
+use systole_ir::op::{ArgDomain, Convolution, Monoid, Reduce};
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, control_builders, grad};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId};
+use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg};
 
 /// A multilayer perceptron's train step: loss and updated weights.
 fn mlp_step(batch: usize, sizes: &[usize]) -> Arc<Graph> {
@@ -48,12 +48,12 @@ fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
 
 fn step_arguments(graph: &Graph, classes: f64) -> Vec<Literal> {
     let domain = |t: &TensorType| match t.dtype {
-        I32 => Domain::Uniform(0.0, classes - 1.0),
+        I32 => ArgDomain::Uniform(0.0, classes - 1.0),
         // The learning rate.
-        _ if t.rank() == 0 => Domain::Uniform(0.0, 0.2),
-        _ => Domain::Uniform(-0.5, 0.5),
+        _ if t.rank() == 0 => ArgDomain::Uniform(0.0, 0.2),
+        _ => ArgDomain::Uniform(-0.5, 0.5),
     };
-    let draw = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut Stream::new(5, 6, i as u64));
+    let draw = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut RandomStream::new(5, 6, i as u64));
     graph.param_types().iter().enumerate().map(draw).collect()
 }
 
@@ -111,7 +111,7 @@ fn recurrent_train_step() {
 /// A random element-wise program over values of one shape and their broadcasts, with a fold now and then.
 fn random_program(seed: u64, dtype: systole_ir::DType, shape: &[usize]) -> Arc<Graph> {
     let g = GraphBuilder::new("random");
-    let mut s = Stream::new(seed, 1, 2);
+    let mut s = RandomStream::new(seed, 1, 2);
     let ty = TensorType::new(dtype, shape);
     let mut values: Vec<Tensor> = (0..3).map(|i| g.parameter(ty.clone(), &format!("x{i}"))).collect();
     let row = g.parameter(TensorType::new(dtype, &shape[1..]), "row");
@@ -195,17 +195,18 @@ fn donated_arguments_are_reused_and_shared_ones_are_kept() {
     // Unique, shared and borrowed arguments, on the device and on the host.
     let (w, x) = (put(&args[0]), put(&args[1]));
     let kept = w.clone();
-    let out = exe.run(vec![Arg::Donate(w), Arg::Donate(x)]).unwrap();
+    let out = exe.run(vec![ExecutableArg::Donate(w), ExecutableArg::Donate(x)]).unwrap();
     let near = literals(&out).iter().zip(&want).all(|(a, b)| relative(a, b) < 1e-5);
     assert!(near, "{out:?}\n{want:?}");
     let want = literals(&out);
     assert_eq!(kept.to_literal().unwrap(), args[0]);
-    let out = exe.run(vec![Arg::Borrow(&kept), Arg::Donate(args[1].clone().into())]).unwrap();
+    let out =
+        exe.run(vec![ExecutableArg::Borrow(&kept), ExecutableArg::Donate(args[1].clone().into())]).unwrap();
     assert_eq!(literals(&out), want);
     assert_eq!(kept.to_literal().unwrap(), args[0]);
-    let out = exe.run(vec![Arg::Donate(kept), Arg::Donate(put(&args[1]))]).unwrap();
+    let out = exe.run(vec![ExecutableArg::Donate(kept), ExecutableArg::Donate(put(&args[1]))]).unwrap();
     assert_eq!(literals(&out), want);
-    let wrong = exe.run(vec![Arg::Donate(put(&args[0]))]).unwrap_err();
+    let wrong = exe.run(vec![ExecutableArg::Donate(put(&args[0]))]).unwrap_err();
     assert!(wrong.to_string().contains("takes 2 arguments"), "{wrong}");
 }
 
@@ -219,8 +220,8 @@ fn a_step_repeated_in_place_stays_the_interpreters() {
     let mut ours: Vec<Buffer> = args[3..].iter().map(|a| cpu.put(a, DeviceId(0)).unwrap()).collect();
     let mut theirs = args.clone();
     for _ in 0..10 {
-        let fixed = args[..3].iter().map(|a| Arg::Donate(a.clone().into()));
-        let mut out = exe.run(fixed.chain(ours.into_iter().map(Arg::Donate)).collect()).unwrap();
+        let fixed = args[..3].iter().map(|a| ExecutableArg::Donate(a.clone().into()));
+        let mut out = exe.run(fixed.chain(ours.into_iter().map(ExecutableArg::Donate)).collect()).unwrap();
         let want = oracle(&graph, &theirs);
         assert!((out.remove(0).to_f64().unwrap() - want[0].to_f64s()[0]).abs() < 1e-5);
         ours = out;

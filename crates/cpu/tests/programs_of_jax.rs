@@ -5,7 +5,7 @@ mod common;
 
 use common::{backend, levels, oracle, run};
 use std::sync::Arc;
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, Literal, LiteralBuilder, Scalar, TensorType, text};
 
 /// JAX's body of argmax: the first of the greatest, a NaN above all.
@@ -39,7 +39,7 @@ fn argmax_text(dims: &str, shape: &str, out: &str) -> String {
 /// Few different numbers, so that many are the same, and every odd one.
 fn drawn(shape: &[usize], seed: u64) -> Literal {
     let ty = TensorType::new(DType::F32, shape);
-    let mut s = Stream::new(seed, 0, 0);
+    let mut s = RandomStream::new(seed, 0, 0);
     let values = [0.0, -0.0, 1.0, -1.0, 2.5, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -f64::NAN, 1e-40];
     let mut b = LiteralBuilder::new(ty.clone());
     for i in 0..ty.elements() {

@@ -6,8 +6,8 @@ mod common;
 use common::*;
 use std::sync::Arc;
 use systole_ir::DType::{self, *};
-use systole_ir::op::Domain;
-use systole_ir::rng::Stream;
+use systole_ir::op::ArgDomain;
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, vjp};
 
 /// `f` of arrays of these types, and its gradients with respect to all floating ones for a drawn cotangent.
@@ -47,10 +47,10 @@ fn cross_entropy(p: &[Tensor]) -> Tensor {
 
 fn draw(graph: &Graph, classes: usize) -> Vec<Literal> {
     let domain = |t: &TensorType| match t.dtype {
-        I32 => Domain::Uniform(0.0, classes as f64 - 1.0),
-        _ => Domain::Uniform(-2.0, 2.0),
+        I32 => ArgDomain::Uniform(0.0, classes as f64 - 1.0),
+        _ => ArgDomain::Uniform(-2.0, 2.0),
     };
-    let one = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut Stream::new(3, 4, i as u64));
+    let one = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut RandomStream::new(3, 4, i as u64));
     graph.param_types().iter().enumerate().map(one).collect()
 }
 

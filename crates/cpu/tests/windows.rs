@@ -13,7 +13,7 @@ use systole_ir::op::{
     CompareType, Direction, Monoid, ReduceWindow, RngAlgorithm, RngBitGenerator, Scatter, SelectAndScatter,
     Window,
 };
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Dims, Graph, GraphBuilder, Literal, LiteralBuilder, Op, Scalar, Tensor, TensorType};
 
 fn backends() -> Vec<CpuBackend> {
@@ -21,7 +21,7 @@ fn backends() -> Vec<CpuBackend> {
 }
 
 /// Multiples of a half; with `special` also NaN, infinities, both zeros, and many ties.
-fn draw(ty: &TensorType, special: bool, s: &mut Stream) -> Literal {
+fn draw(ty: &TensorType, special: bool, s: &mut RandomStream) -> Literal {
     let mut b = LiteralBuilder::new(ty.clone());
     for i in 0..ty.elements() {
         let value = match (special && ty.dtype.is_float(), s.below(16)) {
@@ -65,7 +65,13 @@ fn graph(op: Op, types: &[TensorType]) -> Option<Arc<Graph>> {
     g.finish(&results).ok()
 }
 
-fn check_op(backends: &[CpuBackend], op: Op, types: &[TensorType], special: bool, s: &mut Stream) -> bool {
+fn check_op(
+    backends: &[CpuBackend],
+    op: Op,
+    types: &[TensorType],
+    special: bool,
+    s: &mut RandomStream,
+) -> bool {
     let Some(graph) = graph(op.clone(), types) else { return false };
     let args: Vec<Literal> = types.iter().map(|t| draw(t, special, s)).collect();
     check(backends, &graph, &args, &format!("{op:?} of {types:?}"));
@@ -77,7 +83,7 @@ fn ty(dtype: DType, dims: &[usize]) -> TensorType {
 }
 
 /// A monoid that types; multiplication only where it stays exact, which keeps running products from the end equal.
-fn monoid(dtype: DType, s: &mut Stream) -> Monoid {
+fn monoid(dtype: DType, s: &mut RandomStream) -> Monoid {
     use Monoid::*;
     let bits = [Add, Multiply, Minimum, Maximum, And, Or];
     bits[s.below(if dtype.is_float() { 4 } else { 6 }) as usize]
@@ -85,7 +91,7 @@ fn monoid(dtype: DType, s: &mut Stream) -> Monoid {
 
 const DTYPES: [DType; 13] = [F32, F32, BF16, F16, F64, I8, I16, I32, I64, U8, U16, U64, Bool];
 
-fn random_window(s: &mut Stream, dims: &[usize], dilated: bool) -> Window {
+fn random_window(s: &mut RandomStream, dims: &[usize], dilated: bool) -> Window {
     let mut numbers = |most: u64| -> Dims { dims.iter().map(|_| 1 + s.below(most) as usize).collect() };
     let (dimensions, strides) = (numbers(3), numbers(3));
     let (base_dilations, window_dilations) = match dilated {
@@ -98,7 +104,7 @@ fn random_window(s: &mut Stream, dims: &[usize], dilated: bool) -> Window {
 
 #[test]
 fn folds_over_any_windows() {
-    let (backends, s) = (backends(), &mut Stream::new(1, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(1, 1, 1));
     let mut done = 0;
     for case in 0..600 {
         let dtype = DTYPES[case % DTYPES.len()];
@@ -112,7 +118,7 @@ fn folds_over_any_windows() {
 
 #[test]
 fn folds_of_images() {
-    let (backends, s) = (backends(), &mut Stream::new(2, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(2, 1, 1));
     for (dtype, channels) in [(F32, 64), (F32, 3), (F32, 37), (BF16, 40), (F16, 17), (F64, 33), (I32, 20)] {
         for (size, stride, pad, hole) in
             [([2, 2], 2, [0, 0], 1), ([3, 3], 1, [1, 1], 1), ([3, 2], 2, [0, 1], 1), ([2, 3], 1, [2, 1], 2)]
@@ -133,7 +139,7 @@ fn folds_of_images() {
 
 #[test]
 fn running_folds() {
-    let (backends, s) = (backends(), &mut Stream::new(3, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(3, 1, 1));
     for dims in [&[40][..], &[5, 0], &[7, 19, 5], &[2, 4, 200], &[300, 33, 1], &[1, 500]] {
         for d in 0..dims.len() {
             for backwards in [false, true] {
@@ -175,7 +181,7 @@ fn select_and_scatter(
     x: &TensorType,
     window: &Window,
     select: Arc<Graph>,
-    s: &mut Stream,
+    s: &mut RandomStream,
 ) -> bool {
     // Shape of the source: that of a fold over the same windows.
     let scalar = TensorType::scalar(x.dtype);
@@ -193,7 +199,7 @@ fn select_and_scatter(
 
 #[test]
 fn selections_over_any_windows() {
-    let (backends, s) = (backends(), &mut Stream::new(4, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(4, 1, 1));
     let dtypes = [F32, F32, F64, BF16, F16, I32, I64];
     let mut done = 0;
     for case in 0..600 {
@@ -213,7 +219,7 @@ fn selections_over_any_windows() {
 
 #[test]
 fn selections_of_images() {
-    let (backends, s) = (backends(), &mut Stream::new(5, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(5, 1, 1));
     for (dtype, channels) in [(F32, 64), (F32, 3), (F32, 101), (BF16, 40), (F16, 17), (F64, 33)] {
         for (size, stride, pad) in [
             ([2, 2], 2, [0, 0]),
@@ -236,7 +242,7 @@ fn selections_of_images() {
 /// The programs of training: pooling and its derivative by autodiff, with a mean that pads and dilates.
 #[test]
 fn pools_and_their_gradients() {
-    let (backends, s) = (backends(), &mut Stream::new(6, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(6, 1, 1));
     for dims in [[4, 26, 26, 64], [3, 7, 8, 5]] {
         for (window, strides, pad) in
             [([1, 2, 2, 1], [1, 2, 2, 1], [0, 0]), ([1, 3, 3, 1], [1, 2, 2, 1], [1, 1])]
@@ -263,7 +269,7 @@ fn scatter_bodies(dtype: DType) -> Vec<Arc<Graph>> {
 
 #[test]
 fn scatters_of_rows() {
-    let (backends, s) = (backends(), &mut Stream::new(7, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(7, 1, 1));
     for dtype in [F32, F64, BF16, F16, I32, U8, Bool] {
         for body in scatter_bodies(dtype) {
             for (rows, width, n) in [(19, 40, 900), (9, 1, 40_000), (6, 3, 0), (0, 3, 4), (5, 0, 4)] {
@@ -285,7 +291,7 @@ fn scatters_of_rows() {
 /// Blocks that start anywhere and overlap, over batching dimensions, with dimensions of the updates permuted.
 #[test]
 fn scatters_of_blocks() {
-    let (backends, s) = (backends(), &mut Stream::new(8, 1, 1));
+    let (backends, s) = (backends(), &mut RandomStream::new(8, 1, 1));
     let dims = |d: &[usize]| -> Dims { d.into() };
     for dtype in [F32, F64, I32] {
         for body in scatter_bodies(dtype).into_iter().filter(|b| Monoid::of(b) != Some(Monoid::Multiply)) {

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
-use systole_data::{AUTOTUNE, Dataset, Options, Sample};
+use systole_data::{AUTOTUNE, Dataset, DatasetOptions, Sample};
 
 /// Bytes of an element.
 const ELEMENT: usize = 256 << 10;
@@ -74,7 +74,7 @@ fn pipeline(budget: usize) -> Dataset {
         .shuffle(32, 5)
         .map_parallel(|s| s.map("large", |x| x + 1), AUTOTUNE)
         .prefetch(AUTOTUNE)
-        .with_options(Options { ram_budget: Some(budget), ..Options::default() })
+        .with_options(DatasetOptions { ram_budget: Some(budget), ..DatasetOptions::default() })
 }
 
 /// MiB that the process holds now; 0 where Linux does not say.

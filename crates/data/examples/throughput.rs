@@ -6,9 +6,9 @@
 
 use std::time::Instant;
 use systole_base::{DType, Error, ErrorKind, Result};
-use systole_data::format::example::{Features, parse_example};
+use systole_data::format::example::{FeatureSpecs, parse_example};
 use systole_data::image_ops::Resize;
-use systole_data::{AUTOTUNE, Dataset, Options, Sample};
+use systole_data::{AUTOTUNE, Dataset, DatasetOptions, Sample};
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -24,7 +24,7 @@ fn main() -> Result<()> {
         _ => (records(dir, threads)?, 128),
     };
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let options = Options { core_budget: Some(cores), ..Options::default() };
+    let options = DatasetOptions { core_budget: Some(cores), ..DatasetOptions::default() };
     let d = pipeline.batch(batch).prefetch(ahead).repeat();
     let mut iter = d.with_options(options).iter();
     for item in iter.by_ref().take(20) {
@@ -66,7 +66,7 @@ fn used(file: &str) -> f64 {
 
 /// 28 × 28 pictures: read 4 files at a time in blocks of 16, parse, to f32, shuffle.
 fn records(dir: &str, threads: usize) -> Result<Dataset> {
-    let features = Features::new().raw("image", DType::U8, [28, 28, 1]).fixed("label", DType::I64, []);
+    let features = FeatureSpecs::new().raw("image", DType::U8, [28, 28, 1]).fixed("label", DType::I64, []);
     let parse = parse_example(features);
     let prepare = move |s: Sample| parse(s).map(|s| s.map("image", |x| x.cast(DType::F32) / 255.0));
     let files = Dataset::list_files(&format!("{dir}/records/*.tfrecord"))?;

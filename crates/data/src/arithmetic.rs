@@ -9,7 +9,7 @@ use systole_base::{DType, Error, ErrorKind, Literal, Result, Scalar, Shape, bf16
 
 /// The right-hand side of an operator: a number or an array.
 #[derive(Clone, Debug)]
-pub enum Operand {
+pub enum ArrayOperand {
     /// A number; takes the element type of the other side.
     Scalar(f64),
     /// An array of the other side's element type.
@@ -18,9 +18,9 @@ pub enum Operand {
 
 macro_rules! operands {
     ($($variant:ident($t:ty) from $make:expr;)*) => {$(
-        impl From<$t> for Operand {
-            fn from(x: $t) -> Operand {
-                Operand::$variant($make(x))
+        impl From<$t> for ArrayOperand {
+            fn from(x: $t) -> ArrayOperand {
+                ArrayOperand::$variant($make(x))
             }
         }
     )*};
@@ -35,7 +35,7 @@ operands! {
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Op {
+enum ArithmeticOp {
     Add,
     Sub,
     Mul,
@@ -45,11 +45,11 @@ enum Op {
 // Generic over the right side, so that the result's type is known before a float literal's is.
 macro_rules! operators {
     ($($op:ident $method:ident),*) => {$(
-        impl<T: Into<Operand>> $op<T> for HostArray {
+        impl<T: Into<ArrayOperand>> $op<T> for HostArray {
             type Output = HostArray;
             #[track_caller]
             fn $method(self, rhs: T) -> HostArray {
-                apply(self, Op::$op, rhs.into())
+                apply(self, ArithmeticOp::$op, rhs.into())
             }
         }
     )*};
@@ -67,21 +67,21 @@ impl Neg for HostArray {
 impl HostArray {
     /// `(x - mean) / std`, each a number or an array that broadcasts (one value per channel).
     #[track_caller]
-    pub fn normalize(self, mean: impl Into<Operand>, std: impl Into<Operand>) -> HostArray {
+    pub fn normalize(self, mean: impl Into<ArrayOperand>, std: impl Into<ArrayOperand>) -> HostArray {
         (self - mean) / std
     }
 }
 
 #[track_caller]
-fn apply(x: HostArray, op: Op, rhs: Operand) -> HostArray {
+fn apply(x: HostArray, op: ArithmeticOp, rhs: ArrayOperand) -> HostArray {
     x.then(|x| match rhs {
-        Operand::Scalar(s) => with_scalar(x, op, s),
-        Operand::Array(y) => with_array(x, op, y.into_literal()?),
+        ArrayOperand::Scalar(s) => with_scalar(x, op, s),
+        ArrayOperand::Array(y) => with_array(x, op, y.into_literal()?),
     })
 }
 
-fn check_dtype(dtype: DType, op: Op) -> Result<()> {
-    if dtype == DType::Bool || (op == Op::Div && dtype.is_int()) {
+fn check_dtype(dtype: DType, op: ArithmeticOp) -> Result<()> {
+    if dtype == DType::Bool || (op == ArithmeticOp::Div && dtype.is_int()) {
         return Err(Error::new(ErrorKind::Data, format!("{op:?} is not defined for {dtype} arrays"))
             .hint("cast first, for example .cast(DType::F32)"));
     }
@@ -105,7 +105,7 @@ macro_rules! numbers {
     };
 }
 
-fn with_scalar(mut x: Literal, op: Op, s: f64) -> Result<Literal> {
+fn with_scalar(mut x: Literal, op: ArithmeticOp, s: f64) -> Result<Literal> {
     let dtype = x.dtype();
     check_dtype(dtype, op)?;
     // Negation of a signed array multiplies by -1; for unsigned ones that is as wrong as 0.5 is.
@@ -115,13 +115,13 @@ fn with_scalar(mut x: Literal, op: Op, s: f64) -> Result<Literal> {
             .hint("cast first, for example .cast(DType::F32)"));
     }
     numbers!(dtype, T => {
-        let s = <T as Num>::of(s);
+        let s = <T as WrappingArithmetic>::of(s);
         combine(op, x.as_mut_slice::<T>()?.iter_mut().map(|v| (v, s)));
     });
     Ok(x)
 }
 
-fn with_array(x: Literal, op: Op, y: Literal) -> Result<Literal> {
+fn with_array(x: Literal, op: ArithmeticOp, y: Literal) -> Result<Literal> {
     check_dtype(x.dtype(), op)?;
     if x.dtype() != y.dtype() {
         return Err(bad(format!("{op:?} of {} and {}", x.ty(), y.ty()), "the element types differ")
@@ -137,17 +137,17 @@ fn with_array(x: Literal, op: Op, y: Literal) -> Result<Literal> {
 }
 
 /// `*a = a op b` of all pairs, one loop for each operator.
-fn combine<'a, T: Num + 'a>(op: Op, pairs: impl Iterator<Item = (&'a mut T, T)>) {
+fn combine<'a, T: WrappingArithmetic + 'a>(op: ArithmeticOp, pairs: impl Iterator<Item = (&'a mut T, T)>) {
     match op {
-        Op::Add => pairs.for_each(|(a, b)| *a = a.plus(b)),
-        Op::Sub => pairs.for_each(|(a, b)| *a = a.minus(b)),
-        Op::Mul => pairs.for_each(|(a, b)| *a = a.times(b)),
-        Op::Div => pairs.for_each(|(a, b)| *a = a.over(b)),
+        ArithmeticOp::Add => pairs.for_each(|(a, b)| *a = a.plus(b)),
+        ArithmeticOp::Sub => pairs.for_each(|(a, b)| *a = a.minus(b)),
+        ArithmeticOp::Mul => pairs.for_each(|(a, b)| *a = a.times(b)),
+        ArithmeticOp::Div => pairs.for_each(|(a, b)| *a = a.over(b)),
     }
 }
 
 /// Arithmetic that wraps on integers, as the graph's does.
-trait Num: Copy {
+trait WrappingArithmetic: Copy {
     /// The nearest value of a number; cut off towards 0 for integers.
     fn of(x: f64) -> Self;
     fn plus(self, o: Self) -> Self;
@@ -156,7 +156,7 @@ trait Num: Copy {
     fn over(self, o: Self) -> Self;
 }
 macro_rules! integers {
-    ($($t:ty),*) => {$(impl Num for $t {
+    ($($t:ty),*) => {$(impl WrappingArithmetic for $t {
         fn of(x: f64) -> $t { x as $t }
         fn plus(self, o: $t) -> $t { self.wrapping_add(o) }
         fn minus(self, o: $t) -> $t { self.wrapping_sub(o) }
@@ -167,7 +167,7 @@ macro_rules! integers {
 }
 /// f16 and bf16 compute in f32 and round: f32 has more than twice their digits, so the result is rounded once.
 macro_rules! floats {
-    ($($t:ty: $of:expr, $wide:expr, $round:expr;)*) => {$(impl Num for $t {
+    ($($t:ty: $of:expr, $wide:expr, $round:expr;)*) => {$(impl WrappingArithmetic for $t {
         fn of(x: f64) -> $t { $of(x) }
         fn plus(self, o: $t) -> $t { $round($wide(self) + $wide(o)) }
         fn minus(self, o: $t) -> $t { $round($wide(self) - $wide(o)) }

@@ -1,10 +1,10 @@
-//! [`Entry`]: one name in a folder of a disk or of an object store.
+//! [`DirectoryEntry`]: one name in a folder of a disk or of an object store.
 
 use std::path::PathBuf;
 
 /// What a folder holds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
+pub struct DirectoryEntry {
     /// The folder's path and the name.
     pub path: PathBuf,
     /// The last part of the path.

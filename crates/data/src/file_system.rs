@@ -1,6 +1,6 @@
 //! The one way by which files are written: [`FileSystem`], a few operations that tests let fail one by one.
 //!
-//! [`NewFile`] appears under its name when it is whole and on the disk, and not before; [`write_atomically`] is that in
+//! [`AtomicFile`] appears under its name when it is whole and on the disk, and not before; [`write_atomically`] is that in
 //! one call. Calls that a signal interrupted are made again, and a write that took only a part goes on with the rest.
 
 use std::ffi::OsStr;
@@ -54,9 +54,9 @@ pub trait FileSystem {
 
 /// The operating system's files.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Disk;
+pub struct OsFileSystem;
 
-impl FileSystem for Disk {
+impl FileSystem for OsFileSystem {
     type File = File;
 
     fn create(&self, path: &Path) -> io::Result<File> {
@@ -166,9 +166,9 @@ pub fn cut<F: FileSystem>(files: &F, path: &Path, length: u64) -> io::Result<()>
     again(|| files.truncate(&mut file, length))
 }
 
-/// A file that is being written under another name of its folder, and gets its own with [`NewFile::publish`]: so that an
+/// A file that is being written under another name of its folder, and gets its own with [`AtomicFile::publish`]: so that an
 /// earlier file stays whole whatever fails and whenever the program is killed. Dropped before that, it is removed.
-pub struct NewFile<F: FileSystem> {
+pub struct AtomicFile<F: FileSystem> {
     files: F,
     file: F::File,
     temporary: PathBuf,
@@ -178,12 +178,12 @@ pub struct NewFile<F: FileSystem> {
     published: bool,
 }
 
-impl<F: FileSystem> NewFile<F> {
+impl<F: FileSystem> AtomicFile<F> {
     /// Begins the file `path`.
     ///
     /// # Errors
     /// When its folder is missing, protected or full.
-    pub fn create(files: F, path: &Path) -> Result<NewFile<F>> {
+    pub fn create(files: F, path: &Path) -> Result<AtomicFile<F>> {
         if path.file_name().is_none() {
             let what = format!("cannot save as `{}`", path.display());
             let e = Error::new(ErrorKind::Io, what).because("the path has no file name");
@@ -191,12 +191,12 @@ impl<F: FileSystem> NewFile<F> {
         }
         let (temporary, file) = create_temporary(&files, folder_of(path))
             .map_err(|e| save_error(path, 0, "creating a file in its folder", &e))?;
-        Ok(NewFile { files, file, temporary, path: path.into(), size: 0, published: false })
+        Ok(AtomicFile { files, file, temporary, path: path.into(), size: 0, published: false })
     }
 
-    /// [`NewFile::create`] with a name for the meantime that is always the same, so that the next attempt takes the
+    /// [`AtomicFile::create`] with a name for the meantime that is always the same, so that the next attempt takes the
     /// place of what a killed one left. Not for files that two processes may write at once.
-    pub fn create_partial(files: F, path: &Path) -> Result<NewFile<F>> {
+    pub fn create_partial(files: F, path: &Path) -> Result<AtomicFile<F>> {
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(".partial");
         let temporary = PathBuf::from(temporary);
@@ -207,7 +207,7 @@ impl<F: FileSystem> NewFile<F> {
         let file = removed
             .and_then(|()| again(|| files.create(&temporary)))
             .map_err(|e| save_error(path, 0, "creating a file in its folder", &e))?;
-        Ok(NewFile { files, file, temporary, path: path.into(), size: 0, published: false })
+        Ok(AtomicFile { files, file, temporary, path: path.into(), size: 0, published: false })
     }
 
     /// Makes the bytes durable and gives the file its name.
@@ -243,7 +243,7 @@ impl<F: FileSystem> NewFile<F> {
     }
 }
 
-impl<F: FileSystem> Write for NewFile<F> {
+impl<F: FileSystem> Write for AtomicFile<F> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let n = self.files.write(&mut self.file, bytes)?;
         self.size += n;
@@ -255,7 +255,7 @@ impl<F: FileSystem> Write for NewFile<F> {
     }
 }
 
-impl<F: FileSystem> Drop for NewFile<F> {
+impl<F: FileSystem> Drop for AtomicFile<F> {
     fn drop(&mut self) {
         if !self.published {
             // Nobody is to take the beginning for the whole.
@@ -264,12 +264,12 @@ impl<F: FileSystem> Drop for NewFile<F> {
     }
 }
 
-/// Writes `parts` one after the other as the file `path`, as [`NewFile`] does.
+/// Writes `parts` one after the other as the file `path`, as [`AtomicFile`] does.
 ///
 /// # Errors
 /// When any step fails; the unfinished file is removed.
 pub fn write_atomically<F: FileSystem>(files: &F, path: &Path, parts: &[&[u8]]) -> Result<()> {
-    let mut new = NewFile::create(files, path)?;
+    let mut new = AtomicFile::create(files, path)?;
     for part in parts {
         if let Err(e) = new.write_all(part) {
             new.size = parts.iter().map(|p| p.len()).sum();
@@ -397,9 +397,9 @@ fn save_error(path: &Path, size: usize, step: &str, e: &io::Error) -> Error {
         .hint(hint)
 }
 
-/// How a call of [`Faulty`] fails.
+/// How a call of [`FaultInjectingFileSystem`] fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub enum InjectedFault {
     /// With an error; a write leaves half of its bytes before.
     Error(io::ErrorKind),
     /// With the disk's own error, `EIO`.
@@ -412,39 +412,39 @@ pub enum Fault {
 
 /// A file system that counts its calls and lets one of them fail, or all from one on: for tests of what writes files.
 #[derive(Debug)]
-pub struct Faulty<F = Disk> {
+pub struct FaultInjectingFileSystem<F = OsFileSystem> {
     files: F,
-    fault: Fault,
+    fault: InjectedFault,
     at: usize,
     forever: bool,
     calls: Mutex<Vec<&'static str>>,
 }
 
-impl Faulty {
+impl FaultInjectingFileSystem {
     /// The disk, with call `at` (from 0) failing.
-    pub fn at(at: usize, fault: Fault) -> Faulty {
-        Faulty { files: Disk, fault, at, forever: false, calls: Mutex::default() }
+    pub fn at(at: usize, fault: InjectedFault) -> FaultInjectingFileSystem {
+        FaultInjectingFileSystem { files: OsFileSystem, fault, at, forever: false, calls: Mutex::default() }
     }
 
     /// The disk, all calls from `at` on failing.
-    pub fn from(at: usize, fault: Fault) -> Faulty {
-        Faulty { forever: true, ..Faulty::at(at, fault) }
+    pub fn from(at: usize, fault: InjectedFault) -> FaultInjectingFileSystem {
+        FaultInjectingFileSystem { forever: true, ..FaultInjectingFileSystem::at(at, fault) }
     }
 
     /// The disk, counting only.
-    pub fn never() -> Faulty {
-        Faulty::at(usize::MAX, Fault::Io)
+    pub fn never() -> FaultInjectingFileSystem {
+        FaultInjectingFileSystem::at(usize::MAX, InjectedFault::Io)
     }
 }
 
-impl<F> Faulty<F> {
+impl<F> FaultInjectingFileSystem<F> {
     /// The calls so far, by name.
     pub fn calls(&self) -> Vec<&'static str> {
         crate::mutex::lock(&self.calls).clone()
     }
 
     /// Counts a call; the fault, if it is its turn.
-    fn turn(&self, call: &'static str) -> Option<Fault> {
+    fn turn(&self, call: &'static str) -> Option<InjectedFault> {
         let mut calls = crate::mutex::lock(&self.calls);
         calls.push(call);
         let n = calls.len() - 1;
@@ -452,22 +452,22 @@ impl<F> Faulty<F> {
     }
 
     fn check(&self, call: &'static str) -> io::Result<()> {
-        self.turn(call).map_or(Ok(()), Fault::result)
+        self.turn(call).map_or(Ok(()), InjectedFault::result)
     }
 }
 
-impl Fault {
+impl InjectedFault {
     fn result(self) -> io::Result<()> {
         match self {
-            Fault::Error(kind) => Err(kind.into()),
-            Fault::Io => Err(io::Error::from_raw_os_error(5)),
-            Fault::Interrupted => Err(io::ErrorKind::Interrupted.into()),
-            Fault::Short => Ok(()),
+            InjectedFault::Error(kind) => Err(kind.into()),
+            InjectedFault::Io => Err(io::Error::from_raw_os_error(5)),
+            InjectedFault::Interrupted => Err(io::ErrorKind::Interrupted.into()),
+            InjectedFault::Short => Ok(()),
         }
     }
 }
 
-impl<F: FileSystem> FileSystem for Faulty<F> {
+impl<F: FileSystem> FileSystem for FaultInjectingFileSystem<F> {
     type File = F::File;
     fn create(&self, path: &Path) -> io::Result<F::File> {
         self.check("create").and_then(|()| self.files.create(path))
@@ -481,8 +481,8 @@ impl<F: FileSystem> FileSystem for Faulty<F> {
     fn write(&self, file: &mut F::File, bytes: &[u8]) -> io::Result<usize> {
         match self.turn("write") {
             None => self.files.write(file, bytes),
-            Some(Fault::Short) => self.files.write(file, &bytes[..bytes.len().min(1)]),
-            Some(Fault::Interrupted) => Err(io::ErrorKind::Interrupted.into()),
+            Some(InjectedFault::Short) => self.files.write(file, &bytes[..bytes.len().min(1)]),
+            Some(InjectedFault::Interrupted) => Err(io::ErrorKind::Interrupted.into()),
             Some(fault) => {
                 self.files.write(file, &bytes[..bytes.len() / 2])?;
                 fault.result().map(|()| 0)
@@ -513,7 +513,7 @@ impl<F: FileSystem> FileSystem for Faulty<F> {
 mod tests {
     use super::*;
 
-    const FULL: Fault = Fault::Error(io::ErrorKind::StorageFull);
+    const FULL: InjectedFault = InjectedFault::Error(io::ErrorKind::StorageFull);
 
     fn folder(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("systole-disk-{name}-{}", std::process::id()));
@@ -530,16 +530,20 @@ mod tests {
     fn whichever_call_fails_the_file_is_whole_and_nothing_is_left_behind() {
         let dir = folder("faults");
         let path = dir.join("f");
-        let healthy = Faulty::never();
+        let healthy = FaultInjectingFileSystem::never();
         write_atomically(&healthy, &path, &[b"old", b" one"]).unwrap();
         let calls = healthy.calls();
         // Nothing takes the earlier file's place before it is on the disk.
         assert_eq!(calls, ["create", "write", "write", "sync", "rename", "sync_dir"]);
-        for fault in [FULL, Fault::Io] {
+        for fault in [FULL, InjectedFault::Io] {
             for n in 0..calls.len() {
                 fs::write(&path, "old one").unwrap();
-                let e =
-                    write_atomically(&Faulty::at(n, fault), &path, &[b"new", b" and longer"]).unwrap_err();
+                let e = write_atomically(
+                    &FaultInjectingFileSystem::at(n, fault),
+                    &path,
+                    &[b"new", b" and longer"],
+                )
+                .unwrap_err();
                 let e = e.to_string();
                 assert!(e.contains("cannot save") && e.contains("try: "), "{e}");
                 // Only the last call, syncing the folder, comes after the new file is in place.
@@ -548,10 +552,11 @@ mod tests {
                 assert_eq!(names(&dir), ["f"], "call {n}");
             }
         }
-        for fault in [Fault::Interrupted, Fault::Short] {
+        for fault in [InjectedFault::Interrupted, InjectedFault::Short] {
             for n in 0..calls.len() {
                 fs::write(&path, "old one").unwrap();
-                write_atomically(&Faulty::at(n, fault), &path, &[b"new", b" and longer"]).unwrap();
+                write_atomically(&FaultInjectingFileSystem::at(n, fault), &path, &[b"new", b" and longer"])
+                    .unwrap();
                 assert_eq!(fs::read_to_string(&path).unwrap(), "new and longer", "{fault:?} in call {n}");
                 assert_eq!(names(&dir), ["f"], "{fault:?} in call {n}");
             }
@@ -563,20 +568,20 @@ mod tests {
     fn whichever_call_fails_no_half_line_is_added() {
         let dir = folder("append");
         let path = dir.join("log");
-        let healthy = Faulty::never();
+        let healthy = FaultInjectingFileSystem::never();
         append(&healthy, &path, b"one\n").unwrap();
         assert_eq!(healthy.calls(), ["open", "truncate", "write"]);
-        for fault in [FULL, Fault::Io] {
+        for fault in [FULL, InjectedFault::Io] {
             for n in 0..3 {
-                append(&Faulty::at(n, fault), &path, b"lost\n").unwrap_err();
+                append(&FaultInjectingFileSystem::at(n, fault), &path, b"lost\n").unwrap_err();
                 assert_eq!(fs::read_to_string(&path).unwrap(), "one\n", "call {n}");
             }
         }
-        for fault in [Fault::Interrupted, Fault::Short] {
-            (0..3).for_each(|n| append(&Faulty::at(n, fault), &path, b"more\n").unwrap());
+        for fault in [InjectedFault::Interrupted, InjectedFault::Short] {
+            (0..3).for_each(|n| append(&FaultInjectingFileSystem::at(n, fault), &path, b"more\n").unwrap());
         }
         assert_eq!(fs::read_to_string(&path).unwrap(), "one\n".to_string() + &"more\n".repeat(6));
-        cut(&Disk, &path, 4).unwrap();
+        cut(&OsFileSystem, &path, 4).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "one\n");
         fs::remove_dir_all(dir).unwrap();
     }
@@ -587,7 +592,7 @@ mod tests {
         let path = dir.join("f");
         fs::write(&path, "old").unwrap();
         for n in 0..5 {
-            let dead = Faulty::from(n, FULL);
+            let dead = FaultInjectingFileSystem::from(n, FULL);
             let e = write_atomically(&dead, &path, &[b"new", b"er"]).unwrap_err().to_string();
             assert_eq!(e.contains("could not be removed"), n > 0, "{e}");
             assert_eq!(fs::read_to_string(&path).unwrap(), "old", "call {n}");

@@ -33,10 +33,10 @@ pub struct Response {
     /// 200 and the like.
     pub status: u16,
     fields: Vec<(String, String)>,
-    body: Body,
+    body: ResponseBody,
 }
 
-enum Body {
+enum ResponseBody {
     Empty,
     /// So many bytes of how many are missing.
     Sized {
@@ -80,15 +80,15 @@ impl Request<'_> {
         sent.map_err(|e| failed(stalled(&e).to_string()))?;
         let mut from = BufReader::with_capacity(1 << 16, stream);
         let (status, fields) = head_of(&mut from, until)?;
-        let mut response = Response { status, fields, body: Body::Empty };
+        let mut response = Response { status, fields, body: ResponseBody::Empty };
         let length = response.field("content-length").map(str::parse::<u64>);
         let is_chunked = response.field("transfer-encoding").is_some_and(|v| v.contains("chunked"));
         response.body = match length {
-            _ if self.method == "HEAD" || matches!(status, 204 | 304) => Body::Empty,
-            _ if is_chunked => Body::Chunked { left: 0, from },
-            Some(Ok(all)) => Body::Sized { left: all, all, from },
+            _ if self.method == "HEAD" || matches!(status, 204 | 304) => ResponseBody::Empty,
+            _ if is_chunked => ResponseBody::Chunked { left: 0, from },
+            Some(Ok(all)) => ResponseBody::Sized { left: all, all, from },
             Some(Err(_)) => return Err(failed("the server does not say how long its answer is")),
-            None => Body::UntilItEnds(from),
+            None => ResponseBody::UntilItEnds(from),
         };
         Ok(response)
     }
@@ -125,8 +125,8 @@ impl Request<'_> {
             let _ = input.write_all(self.for_curl().as_bytes());
         }
         let out = child.stdout.take().ok_or_else(|| failed("curl gives no output"))?;
-        let mut body = Body::Curl(child, BufReader::with_capacity(1 << 16, out));
-        let Body::Curl(child, out) = &mut body else { return Err(failed("curl gives no output")) };
+        let mut body = ResponseBody::Curl(child, BufReader::with_capacity(1 << 16, out));
+        let ResponseBody::Curl(child, out) = &mut body else { return Err(failed("curl gives no output")) };
         loop {
             if out.fill_buf().map_err(|e| failed(e.to_string()))?.is_empty() {
                 finish(child).map_err(|e| failed(e.to_string()))?;
@@ -179,9 +179,9 @@ impl Response {
 impl Read for Response {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match &mut self.body {
-            Body::Empty => Ok(0),
-            Body::UntilItEnds(from) => from.read(buffer).map_err(|e| stalled(&e)),
-            Body::Sized { left, all, from } => {
+            ResponseBody::Empty => Ok(0),
+            ResponseBody::UntilItEnds(from) => from.read(buffer).map_err(|e| stalled(&e)),
+            ResponseBody::Sized { left, all, from } => {
                 let n = part(from, left, buffer)?;
                 if n == 0 && *left > 0 && !buffer.is_empty() {
                     let why = format!("the connection ended after {} of {all} bytes", *all - *left);
@@ -189,11 +189,11 @@ impl Read for Response {
                 }
                 Ok(n)
             }
-            Body::Chunked { left, from } => {
+            ResponseBody::Chunked { left, from } => {
                 if *left == 0 {
                     *left = chunk(from)?;
                     if *left == 0 {
-                        self.body = Body::Empty;
+                        self.body = ResponseBody::Empty;
                         return Ok(0);
                     }
                 }
@@ -206,7 +206,7 @@ impl Read for Response {
                 }
                 Ok(n)
             }
-            Body::Curl(child, out) => match out.read(buffer)? {
+            ResponseBody::Curl(child, out) => match out.read(buffer)? {
                 0 if !buffer.is_empty() => finish(child).map(|()| 0),
                 n => Ok(n),
             },
@@ -214,9 +214,9 @@ impl Read for Response {
     }
 }
 
-impl Drop for Body {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
-        if let Body::Curl(child, _) = self {
+        if let ResponseBody::Curl(child, _) = self {
             // Ends a curl whose output is no longer wanted; one that has ended already cannot be killed.
             let _ = child.kill();
             let _ = child.wait();

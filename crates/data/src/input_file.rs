@@ -3,7 +3,7 @@
 //! A path is a file of the system, or `gs://BUCKET/KEY` or `s3://BUCKET/KEY`, for which the program must have been built with
 //! the feature `object-stores`. Writing is [`crate::disk`]'s.
 
-pub use crate::directory_entry::Entry;
+pub use crate::directory_entry::DirectoryEntry;
 #[cfg(feature = "object-stores")]
 use crate::objects;
 use std::fs::{self, File};
@@ -30,9 +30,9 @@ pub fn absolute(path: impl AsRef<Path>) -> Result<PathBuf> {
 }
 
 /// An open file or object.
-pub struct Input(Kind);
+pub struct InputFile(InputSource);
 
-enum Kind {
+enum InputSource {
     File(File),
     #[cfg(feature = "object-stores")]
     Object(objects::Object),
@@ -47,15 +47,15 @@ fn not_built_in(path: &Path) -> io::Error {
     io::Error::other(e)
 }
 
-impl Input {
+impl InputFile {
     /// Opens a file or object.
     ///
     /// # Errors
     /// What the system or the store says.
-    pub fn open(path: impl AsRef<Path>) -> io::Result<Input> {
+    pub fn open(path: impl AsRef<Path>) -> io::Result<InputFile> {
         let path = path.as_ref();
         match is_remote(path) {
-            false => File::open(path).map(|f| Input(Kind::File(f))),
+            false => File::open(path).map(|f| InputFile(InputSource::File(f))),
             #[cfg(feature = "object-stores")]
             true => objects::Object::open(path).map(|o| Input(Kind::Object(o))),
             #[cfg(not(feature = "object-stores"))]
@@ -69,27 +69,27 @@ impl Input {
     /// What the system says.
     pub fn size(&self) -> io::Result<u64> {
         match &self.0 {
-            Kind::File(file) => file.metadata().map(|m| m.len()),
+            InputSource::File(file) => file.metadata().map(|m| m.len()),
             #[cfg(feature = "object-stores")]
             Kind::Object(object) => Ok(object.size()),
         }
     }
 }
 
-impl Read for Input {
+impl Read for InputFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match &mut self.0 {
-            Kind::File(file) => file.read(buffer),
+            InputSource::File(file) => file.read(buffer),
             #[cfg(feature = "object-stores")]
             Kind::Object(object) => object.read(buffer),
         }
     }
 }
 
-impl Seek for Input {
+impl Seek for InputFile {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         match &mut self.0 {
-            Kind::File(file) => file.seek(to),
+            InputSource::File(file) => file.seek(to),
             #[cfg(feature = "object-stores")]
             Kind::Object(object) => object.seek(to),
         }
@@ -106,7 +106,7 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
         return fs::read(path);
     }
     let mut bytes = Vec::new();
-    Input::open(path)?.read_to_end(&mut bytes)?;
+    InputFile::open(path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -160,7 +160,7 @@ pub fn leads_back(link: impl AsRef<Path>) -> bool {
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn entries(dir: impl AsRef<Path>) -> Result<Vec<Entry>> {
+pub fn entries(dir: impl AsRef<Path>) -> Result<Vec<DirectoryEntry>> {
     let dir = dir.as_ref();
     let here = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     let wrong = |e| Error::io("cannot read the folder", here, e);
@@ -176,14 +176,14 @@ pub fn entries(dir: impl AsRef<Path>) -> Result<Vec<Entry>> {
     Ok(all)
 }
 
-fn entries_of_disk(dir: &Path, here: &Path) -> io::Result<Vec<Entry>> {
+fn entries_of_disk(dir: &Path, here: &Path) -> io::Result<Vec<DirectoryEntry>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(here)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         let path = dir.join(&name);
         let is_link = entry.file_type()?.is_symlink();
-        all.push(Entry { is_dir: path.is_dir(), path, name, is_link });
+        all.push(DirectoryEntry { is_dir: path.is_dir(), path, name, is_link });
     }
     Ok(all)
 }

@@ -26,14 +26,14 @@ use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
 pub struct Sample {
     fields: Vec<(Arc<str>, HostArray)>,
     error: Option<Error>,
-    origin: Option<Origin>,
+    origin: Option<SampleOrigin>,
     /// Its place in the order of a stage whose function draws random numbers.
     number: u64,
 }
 
 /// Where a sample came from, for error messages.
 #[derive(Clone, Debug)]
-pub(crate) struct Origin {
+pub(crate) struct SampleOrigin {
     pub source: Arc<str>,
     pub index: u64,
 }
@@ -171,11 +171,11 @@ impl Sample {
         self.fields.iter().map(|(_, array)| array.ty().map_or(0, TensorType::bytes)).sum()
     }
 
-    pub(crate) fn origin(&self) -> Option<Origin> {
+    pub(crate) fn origin(&self) -> Option<SampleOrigin> {
         self.origin.clone()
     }
 
-    pub(crate) fn with_origin(mut self, origin: Option<Origin>) -> Sample {
+    pub(crate) fn with_origin(mut self, origin: Option<SampleOrigin>) -> Sample {
         self.origin = origin;
         self
     }
@@ -189,7 +189,7 @@ impl Sample {
         self
     }
 
-    pub(crate) fn from_parts(fields: Vec<(Arc<str>, HostArray)>, origin: Option<Origin>) -> Sample {
+    pub(crate) fn from_parts(fields: Vec<(Arc<str>, HostArray)>, origin: Option<SampleOrigin>) -> Sample {
         Sample { fields, error: None, origin, number: 0 }
     }
 

@@ -1,13 +1,13 @@
-//! [`Store`]: samples in one file, by number, written as they come and found again after a crash.
+//! [`SampleStore`]: samples in one file, by number, written as they come and found again after a crash.
 //!
 //! The file is a TFRecord file. Its first record names the pipeline it was made by; each further one is a sample with
 //! its number; the last one says how many there are. A file without that last record is one that was not finished: its
 //! whole records are used, a torn end is cut off, and the rest is added. Only numbers and offsets are in memory.
 
 use crate::HostArray;
-use crate::file_system::{Disk, FileSystem, again, write_all};
-use crate::format::protobuf_wire::{Fields, Value, put_bytes, put_varint};
-use crate::format::tfrecord::{Compression, OnCorrupt, Reader, frame};
+use crate::file_system::{FileSystem, OsFileSystem, again, write_all};
+use crate::format::protobuf_wire::{ProtoFieldValue, ProtoFields, put_bytes, put_varint};
+use crate::format::tfrecord::{OnCorrupt, TfRecordCompression, TfRecordReader, frame};
 use crate::mutex::lock;
 use crate::sample::Sample;
 use std::collections::HashMap;
@@ -16,33 +16,33 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 
-pub(crate) struct Store<F: FileSystem = Disk> {
+pub(crate) struct SampleStore<F: FileSystem = OsFileSystem> {
     files: F,
     path: PathBuf,
     /// What the first record must say.
     made_by: String,
-    state: Mutex<Option<State<F::File>>>,
+    state: Mutex<Option<StoreState<F::File>>>,
 }
 
-struct State<File> {
+struct StoreState<File> {
     /// For writing; `None`: another process does that, the file is whole, or it cannot be written any more.
     file: Option<File>,
-    reader: Reader,
+    reader: TfRecordReader,
     /// Number → place in the file.
     places: HashMap<u64, [u64; 3]>,
     end: u64,
     whole: Option<u64>,
 }
 
-impl Store {
-    pub fn new(path: PathBuf, made_by: String) -> Store {
-        Store::on(Disk, path, made_by)
+impl SampleStore {
+    pub fn new(path: PathBuf, made_by: String) -> SampleStore {
+        SampleStore::on(OsFileSystem, path, made_by)
     }
 }
 
-impl<F: FileSystem> Store<F> {
-    pub fn on(files: F, path: PathBuf, made_by: String) -> Store<F> {
-        Store { files, path, made_by, state: Mutex::default() }
+impl<F: FileSystem> SampleStore<F> {
+    pub fn on(files: F, path: PathBuf, made_by: String) -> SampleStore<F> {
+        SampleStore { files, path, made_by, state: Mutex::default() }
     }
 
     /// Sample `number`, if it is there.
@@ -95,7 +95,7 @@ impl<F: FileSystem> Store<F> {
         })
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut State<F::File>, &Path) -> Result<T>) -> Result<T> {
+    fn with<T>(&self, f: impl FnOnce(&mut StoreState<F::File>, &Path) -> Result<T>) -> Result<T> {
         let mut state = lock(&self.state);
         if state.is_none() {
             *state = Some(self.open()?);
@@ -106,7 +106,7 @@ impl<F: FileSystem> Store<F> {
         }
     }
 
-    fn open(&self) -> Result<State<F::File>> {
+    fn open(&self) -> Result<StoreState<F::File>> {
         let path = &self.path;
         let wrong = |e| Error::io("cannot open the cache file", path, e);
         if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
@@ -118,8 +118,8 @@ impl<F: FileSystem> Store<F> {
             Err(TryLockError::WouldBlock) => false,
             Err(TryLockError::Error(e)) => return Err(wrong(e)),
         };
-        let mut reader = Reader::open(path, Compression::None, OnCorrupt::Fail)?;
-        let mut state = State { file: Some(file), places: HashMap::new(), end: 0, whole: None, reader };
+        let mut reader = TfRecordReader::open(path, TfRecordCompression::None, OnCorrupt::Fail)?;
+        let mut state = StoreState { file: Some(file), places: HashMap::new(), end: 0, whole: None, reader };
         let mut is_first = true;
         while let Some(record) = state.reader.next() {
             let Ok(record) = record else { break };
@@ -143,7 +143,7 @@ impl<F: FileSystem> Store<F> {
                 state.append(&self.files, self.made_by.as_bytes(), path)?;
             }
         }
-        reader = Reader::open_growing(path)?;
+        reader = TfRecordReader::open_growing(path)?;
         state.reader = reader;
         Ok(state)
     }
@@ -156,7 +156,7 @@ impl<F: FileSystem> Store<F> {
     }
 }
 
-impl<File> State<File> {
+impl<File> StoreState<File> {
     fn append<F: FileSystem<File = File>>(&mut self, files: &F, record: &[u8], path: &Path) -> Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let mut framed = Vec::with_capacity(record.len() + 16);
@@ -199,19 +199,19 @@ fn encode(number: u64, sample: &Sample) -> Result<Vec<u8>> {
 
 /// A sample's number, or of the last record how many there are.
 fn header(record: &[u8]) -> Result<(Option<u64>, Option<u64>)> {
-    match Fields::of(record).next().transpose()? {
-        Some((1, Value::Varint(number))) => Ok((Some(number), None)),
-        Some((3, Value::Varint(count))) => Ok((None, Some(count))),
+    match ProtoFields::of(record).next().transpose()? {
+        Some((1, ProtoFieldValue::Varint(number))) => Ok((Some(number), None)),
+        Some((3, ProtoFieldValue::Varint(count))) => Ok((None, Some(count))),
         _ => Err(Error::new(ErrorKind::Data, "a record of the cache file is of another kind")),
     }
 }
 
 fn decode(record: &[u8]) -> Result<(u64, Sample)> {
     let (mut number, mut fields) = (0, Vec::new());
-    for part in Fields::of(record) {
+    for part in ProtoFields::of(record) {
         match part? {
-            (1, Value::Varint(n)) => number = n,
-            (2, Value::Bytes(field)) => fields.push(decode_field(field)?),
+            (1, ProtoFieldValue::Varint(n)) => number = n,
+            (2, ProtoFieldValue::Bytes(field)) => fields.push(decode_field(field)?),
             _ => {}
         }
     }
@@ -220,18 +220,18 @@ fn decode(record: &[u8]) -> Result<(u64, Sample)> {
 
 fn decode_field(field: &[u8]) -> Result<(std::sync::Arc<str>, HostArray)> {
     let (mut name, mut dtype, mut sizes, mut bytes) = (None, None, Vec::new(), &[][..]);
-    for part in Fields::of(field) {
+    for part in ProtoFields::of(field) {
         let text = |b| std::str::from_utf8(b).ok();
         match part? {
-            (1, Value::Bytes(b)) => name = text(b),
-            (2, Value::Bytes(b)) => dtype = text(b).and_then(DType::parse),
-            (3, Value::Bytes(b)) => {
-                let mut list = Fields::of(b);
+            (1, ProtoFieldValue::Bytes(b)) => name = text(b),
+            (2, ProtoFieldValue::Bytes(b)) => dtype = text(b).and_then(DType::parse),
+            (3, ProtoFieldValue::Bytes(b)) => {
+                let mut list = ProtoFields::of(b);
                 while let Some(d) = list.packed()? {
                     sizes.push(usize::try_from(d).unwrap_or(usize::MAX));
                 }
             }
-            (4, Value::Bytes(b)) => bytes = b,
+            (4, ProtoFieldValue::Bytes(b)) => bytes = b,
             _ => {}
         }
     }
@@ -243,7 +243,7 @@ fn decode_field(field: &[u8]) -> Result<(std::sync::Arc<str>, HostArray)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file_system::{Fault, Faulty};
+    use crate::file_system::{FaultInjectingFileSystem, InjectedFault};
     use std::io;
 
     fn sample(i: u64) -> Sample {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     /// Fills a file of three samples as a run would that goes on without a cache where it cannot be written.
-    fn fill<F: FileSystem>(store: &Store<F>) -> Vec<Result<()>> {
+    fn fill<F: FileSystem>(store: &SampleStore<F>) -> Vec<Result<()>> {
         let mut results: Vec<Result<()>> = (0..3).map(|i| store.put(i, &sample(i))).collect();
         results.push(store.finish(3));
         results
@@ -260,36 +260,43 @@ mod tests {
     #[test]
     fn whichever_call_fails_what_is_kept_is_right_and_the_next_run_adds_the_rest() {
         let path = std::env::temp_dir().join(format!("systole-store-{}", std::process::id()));
-        fn on<'a>(files: &'a Faulty, path: &Path) -> Store<&'a Faulty> {
-            Store::on(files, path.into(), "test".into())
+        fn on<'a>(
+            files: &'a FaultInjectingFileSystem,
+            path: &Path,
+        ) -> SampleStore<&'a FaultInjectingFileSystem> {
+            SampleStore::on(files, path.into(), "test".into())
         }
-        let healthy = Faulty::never();
+        let healthy = FaultInjectingFileSystem::never();
         assert!(fill(&on(&healthy, &path)).iter().all(Result::is_ok));
         let calls = healthy.calls();
         assert!(calls.len() >= 8 && calls.ends_with(&["write", "sync"]), "{calls:?}");
-        let full = Fault::Error(io::ErrorKind::StorageFull);
-        for fault in [full, Fault::Io, Fault::Interrupted, Fault::Short] {
+        let full = InjectedFault::Error(io::ErrorKind::StorageFull);
+        for fault in [full, InjectedFault::Io, InjectedFault::Interrupted, InjectedFault::Short] {
             for (n, forever) in (0..calls.len()).flat_map(|n| [(n, false), (n, true)]) {
-                let endless = fault == Fault::Interrupted && forever;
+                let endless = fault == InjectedFault::Interrupted && forever;
                 if endless {
                     continue;
                 }
                 std::fs::remove_file(&path).unwrap();
                 std::fs::write(&path, b"").unwrap();
-                let faulty = if forever { Faulty::from(n, fault) } else { Faulty::at(n, fault) };
+                let faulty = if forever {
+                    FaultInjectingFileSystem::from(n, fault)
+                } else {
+                    FaultInjectingFileSystem::at(n, fault)
+                };
                 let damaged = on(&faulty, &path);
                 let failed = fill(&damaged).iter().any(Result::is_err);
-                assert_eq!(failed, fault == full || fault == Fault::Io, "{fault:?} in call {n}");
+                assert_eq!(failed, fault == full || fault == InjectedFault::Io, "{fault:?} in call {n}");
                 for i in 0..3 {
                     if let Ok(Some(kept)) = damaged.get(i) {
                         assert_eq!(kept.get("x").unwrap().get(0).as_i64(), i as i64);
                     }
                 }
                 drop(damaged);
-                let healed = Store::new(path.clone(), "test".into());
+                let healed = SampleStore::new(path.clone(), "test".into());
                 assert!(fill(&healed).iter().all(Result::is_ok), "{fault:?} in call {n}");
                 drop(healed);
-                let whole = Store::new(path.clone(), "test".into());
+                let whole = SampleStore::new(path.clone(), "test".into());
                 assert_eq!(whole.whole().unwrap(), Some(3), "{fault:?} in call {n}");
                 for i in 0..3 {
                     let kept = whole.get(i).unwrap().unwrap();

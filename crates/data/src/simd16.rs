@@ -230,11 +230,11 @@ mod any {
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::{any, x86};
-    use systole_base::rng::Stream;
+    use systole_base::rng::RandomStream;
 
     #[test]
     fn the_loops_are_the_instructions() {
-        let mut draws = Stream::new(3, 1, 4);
+        let mut draws = RandomStream::new(3, 1, 4);
         let mut draw = || std::array::from_fn::<u8, 16, _>(|_| draws.below(256) as u8);
         macro_rules! same {
             ($($name:ident)*) => {

@@ -2,19 +2,21 @@
 //!
 //! Everything here returns values that show themselves as text; nothing is printed.
 
-use crate::file_system::{Disk, write_atomically};
-use crate::format::example::{self, Features};
-use crate::format::tfrecord::{Compression, Damage, OnCorrupt, Reader, Writer};
+use crate::file_system::{OsFileSystem, write_atomically};
+use crate::format::example::{self, FeatureSpecs};
+use crate::format::tfrecord::{
+    CorruptRecord, OnCorrupt, TfRecordCompression, TfRecordReader, TfRecordWriter,
+};
 use crate::format::{idx, png};
-use crate::input_file::{self, Input, entries, is_dir};
+use crate::input_file::{self, InputFile, entries, is_dir};
 use crate::mutex::lock;
-use crate::pipeline::{Options, Report, Watch, stages_of};
+use crate::pipeline::{DatasetOptions, PipelineReport, RunObserver, stages_of};
 use crate::sample::ElementSpec;
-use crate::source::csv_table::Table;
+use crate::source::csv_table::CsvTable;
 use crate::source::list_files::glob;
-use crate::source::numpy::{Rows, rows_of_npz};
-use crate::source::text_files::Written;
-use crate::{Cardinality, Dataset, HostArray, ImageFolder, Position, Sample};
+use crate::source::numpy::{NumpyRows, rows_of_npz};
+use crate::source::text_files::CsvFormat;
+use crate::{Cardinality, Dataset, HostArray, ImageFolder, PipelinePosition, Sample};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
@@ -25,7 +27,7 @@ use systole_base::{DType, Error, ErrorKind, Literal, Result};
 
 /// Data at a path, opened by what they are.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct OpenedDataset {
     /// What they are: `TFRecord`, `CSV`, `folder of classes`, …
     pub kind: &'static str,
     /// The files.
@@ -33,23 +35,23 @@ pub struct Opened {
     /// Their elements; TFRecord files of Examples are parsed.
     pub dataset: Dataset,
     /// What the records of TFRecord files hold.
-    pub features: Option<Features>,
+    pub features: Option<FeatureSpecs>,
     /// What the labels stand for, where the data say so.
     pub classes: Vec<String>,
     /// The elements with pictures as the files have them, `ui8[n]`, where they are files of pictures.
     pub encoded: Option<Dataset>,
     /// The columns, where they are tables.
-    pub table: Option<Arc<Table>>,
+    pub table: Option<Arc<CsvTable>>,
     /// The elements to test on, where the file has such a part.
     pub test: Option<Dataset>,
     /// What is to be said of what was left out.
     pub notes: Vec<String>,
 }
 
-impl Opened {
+impl OpenedDataset {
     /// A data set that was loaded otherwise.
-    pub fn of(kind: &'static str, dataset: Dataset) -> Opened {
-        Opened {
+    pub fn of(kind: &'static str, dataset: Dataset) -> OpenedDataset {
+        OpenedDataset {
             kind,
             files: Vec::new(),
             dataset,
@@ -69,25 +71,25 @@ impl Opened {
 ///
 /// # Errors
 /// When nothing is there, or nothing that can be read.
-pub fn open(path: &str, features: Option<Features>) -> Result<Opened> {
-    open_with(path, features, Written::default())
+pub fn open(path: &str, features: Option<FeatureSpecs>) -> Result<OpenedDataset> {
+    open_with(path, features, CsvFormat::default())
 }
 
 /// [`open`] where tables are `written` in a way that they do not tell.
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_with(path: &str, features: Option<Features>, written: Written) -> Result<Opened> {
+pub fn open_with(path: &str, features: Option<FeatureSpecs>, written: CsvFormat) -> Result<OpenedDataset> {
     let place = Path::new(path);
     if is_dir(place)
         && let Ok(folder) = ImageFolder::open(place)
     {
         let files = folder.pictures.iter().map(|(p, _)| p.clone()).collect();
-        return Ok(Opened {
+        return Ok(OpenedDataset {
             files,
             encoded: Some(folder.encoded()),
             classes: folder.classes.clone(),
-            ..Opened::of("folder of classes", folder.dataset())
+            ..OpenedDataset::of("folder of classes", folder.dataset())
         });
     }
     open_written(files_of(place)?, features, written)
@@ -110,40 +112,45 @@ pub fn files_of(place: &Path) -> Result<Vec<PathBuf>> {
 ///
 /// # Errors
 /// When there are none, or they cannot be read.
-pub fn open_files(files: Vec<PathBuf>, features: Option<Features>) -> Result<Opened> {
-    open_written(files, features, Written::default())
+pub fn open_files(files: Vec<PathBuf>, features: Option<FeatureSpecs>) -> Result<OpenedDataset> {
+    open_written(files, features, CsvFormat::default())
 }
 
 /// [`open_files`] where tables are `written` in a way that they do not tell.
 ///
 /// # Errors
 /// When there are none, or they cannot be read.
-pub fn open_written(files: Vec<PathBuf>, features: Option<Features>, written: Written) -> Result<Opened> {
+pub fn open_written(
+    files: Vec<PathBuf>,
+    features: Option<FeatureSpecs>,
+    written: CsvFormat,
+) -> Result<OpenedDataset> {
     let Some(first) = files.first() else {
         return Err(Error::new(ErrorKind::Io, "there are no files to read"));
     };
     let mut start = Vec::new();
-    let read = Input::open(first).and_then(|f| f.take(512).read_to_end(&mut start));
+    let read = InputFile::open(first).and_then(|f| f.take(512).read_to_end(&mut start));
     read.map_err(|e| Error::io("cannot read", first, e))?;
     let name = first.to_string_lossy().to_lowercase();
     let ends = |list: &[&str]| list.iter().any(|e| name.ends_with(e) || name.ends_with(&format!("{e}.gz")));
-    let opened = |kind, dataset| Ok(Opened { files: files.clone(), ..Opened::of(kind, dataset) });
+    let opened =
+        |kind, dataset| Ok(OpenedDataset { files: files.clone(), ..OpenedDataset::of(kind, dataset) });
     match start.as_slice() {
         [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => opened("NumPy array", Dataset::from_npy(first)?),
         [b'P', b'A', b'R', b'1', ..] => opened("Parquet", parquet(&files)?),
         [b'P', b'K', 3, 4, ..] => {
-            let Rows { train, test, classes, notes } = rows_of_npz(first)?;
-            Ok(Opened { test, classes, notes, ..opened("NumPy arrays", train)? })
+            let NumpyRows { train, test, classes, notes } = rows_of_npz(first)?;
+            Ok(OpenedDataset { test, classes, notes, ..opened("NumPy arrays", train)? })
         }
         _ if start.len() > 262 && &start[257..262] == b"ustar" => {
             opened("WebDataset", Dataset::webdataset(files.clone()))
         }
         _ if ends(&[".tar", ".tgz"]) => opened("WebDataset", Dataset::webdataset(files.clone())),
         _ if ends(&[".csv", ".tsv"]) => {
-            let table = Arc::new(Table::read_written(&files, written)?);
+            let table = Arc::new(CsvTable::read_written(&files, written)?);
             let by_mark = |e| format!("{} is read as {e}, which its first bytes tell", first.display());
             let notes = table.marked.map(by_mark).into_iter().collect();
-            Ok(Opened { table: Some(table.clone()), notes, ..opened("CSV", table.dataset())? })
+            Ok(OpenedDataset { table: Some(table.clone()), notes, ..opened("CSV", table.dataset())? })
         }
         _ if ends(&["-ubyte", ".idx"]) || start.starts_with(&[0, 0, 8]) => {
             let name = first.display().to_string();
@@ -179,11 +186,11 @@ fn is_tfrecord(path: &Path) -> bool {
     if path.file_name().is_some_and(|name| name.to_string_lossy().contains(".tfrec")) {
         return true;
     }
-    let reader = Reader::open(path, Compression::Auto, OnCorrupt::Fail);
+    let reader = TfRecordReader::open(path, TfRecordCompression::Auto, OnCorrupt::Fail);
     reader.is_ok_and(|mut r| matches!(r.next(), Some(Ok(_))))
 }
 
-fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
+fn records(files: Vec<PathBuf>, told: Option<FeatureSpecs>) -> Result<OpenedDataset> {
     let raw = Dataset::tfrecord(&files);
     let beside = files[0].parent().unwrap_or(Path::new("")).join(features_name(&files[0]));
     let features = match (told, text_of(&beside)?) {
@@ -192,7 +199,7 @@ fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
         // The first whole one: what is damaged is told when the elements are read.
         (None, None) => match raw.iter().find_map(Result::ok) {
             Some(first) => {
-                Features::guess(first.get("record")?.bytes()).ok().filter(|f| f.iter().count() > 0)
+                FeatureSpecs::guess(first.get("record")?.bytes()).ok().filter(|f| f.iter().count() > 0)
             }
             None => None,
         },
@@ -200,7 +207,7 @@ fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
     let dataset = features.clone().map_or(raw.clone(), |f| raw.parse_example(f));
     let classes = text_of(&beside.with_extension("classes"))?.unwrap_or_default();
     let classes = classes.lines().map(str::to_string).collect();
-    Ok(Opened { files, features, classes, ..Opened::of("TFRecord", dataset) })
+    Ok(OpenedDataset { files, features, classes, ..OpenedDataset::of("TFRecord", dataset) })
 }
 
 /// The text of a file; `None` when there is no such file.
@@ -231,7 +238,7 @@ pub struct Inspection {
     /// Types of the first element.
     pub spec: ElementSpec,
     /// What Examples hold, as text for [`Features`].
-    pub features: Option<Features>,
+    pub features: Option<FeatureSpecs>,
     /// What the labels stand for.
     pub classes: Vec<String>,
     /// What was left out.
@@ -244,7 +251,7 @@ pub struct Inspection {
 ///
 /// # Errors
 /// Those of the first elements.
-pub fn inspect(opened: &Opened, n: usize) -> Result<Inspection> {
+pub fn inspect(opened: &OpenedDataset, n: usize) -> Result<Inspection> {
     let size = |p: &PathBuf| input_file::size(p).unwrap_or(0);
     let first = opened.dataset.debug().iter().take(n).map(|s| s.map(|s| summary(&s)));
     Ok(Inspection {
@@ -299,13 +306,13 @@ pub fn summary(sample: &Sample) -> String {
 
 /// What [`convert`] wrote.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Converted {
+pub struct ConversionResult {
     /// The shards, `PREFIX-00000-of-00008.tfrecord`.
     pub files: Vec<PathBuf>,
     /// Elements in all of them.
     pub elements: u64,
     /// What to read them with; also written to `PREFIX.features`.
-    pub features: Features,
+    pub features: FeatureSpecs,
 }
 
 /// Writes the elements of a dataset as Examples into sharded TFRecord files, element `i` into shard `i mod shards`,
@@ -318,8 +325,8 @@ pub fn convert(
     dataset: &Dataset,
     prefix: &Path,
     shards: usize,
-    compression: Compression,
-) -> Result<Converted> {
+    compression: TfRecordCompression,
+) -> Result<ConversionResult> {
     if shards == 0 || shards > 99_999 {
         return Err(Error::new(ErrorKind::Config, format!("{shards} shards")).hint("use 1 to 99999"));
     }
@@ -329,12 +336,13 @@ pub fn convert(
         PathBuf::from(name)
     };
     let files: Vec<PathBuf> = (0..shards).map(name).collect();
-    let mut writers = files.iter().map(|f| Writer::create(f, compression)).collect::<Result<Vec<_>>>()?;
-    let (mut elements, mut seen): (u64, Option<Seen>) = (0, None);
+    let mut writers =
+        files.iter().map(|f| TfRecordWriter::create(f, compression)).collect::<Result<Vec<_>>>()?;
+    let (mut elements, mut seen): (u64, Option<ElementScan>) = (0, None);
     for sample in dataset {
         let sample = sample?;
         match &mut seen {
-            None => seen = Some(Seen::of(&sample.spec()?)),
+            None => seen = Some(ElementScan::of(&sample.spec()?)),
             Some(seen) => seen.add(&sample.spec()?, elements)?,
         }
         let fields = seen.as_ref().map_or(Vec::new(), |s| s.reshaped.clone());
@@ -342,26 +350,26 @@ pub fn convert(
             .write(&example::encode(&with_shapes(sample, &fields)?)?)?;
         elements += 1;
     }
-    writers.into_iter().try_for_each(Writer::finish)?;
-    let features = seen.map_or_else(Features::new, |s| s.features());
+    writers.into_iter().try_for_each(TfRecordWriter::finish)?;
+    let features = seen.map_or_else(FeatureSpecs::new, |s| s.features());
     let mut path = prefix.as_os_str().to_owned();
     path.push(".features");
-    write_atomically(&Disk, Path::new(&path), &[format!("{features}\n").as_bytes()])?;
-    Ok(Converted { files, elements, features })
+    write_atomically(&OsFileSystem, Path::new(&path), &[format!("{features}\n").as_bytes()])?;
+    Ok(ConversionResult { files, elements, features })
 }
 
 /// The types of the elements so far, and the fields whose sizes differ.
-struct Seen {
+struct ElementScan {
     spec: ElementSpec,
     varies: BTreeMap<Arc<str>, ()>,
     /// Fields of rank 2 and more: their sizes are written beside them, for the case that they differ.
     reshaped: Vec<Arc<str>>,
 }
 
-impl Seen {
-    fn of(spec: &ElementSpec) -> Seen {
+impl ElementScan {
+    fn of(spec: &ElementSpec) -> ElementScan {
         let large = spec.fields().filter(|(_, ty)| ty.rank() > 1).map(|(n, _)| n.into());
-        Seen { spec: spec.clone(), varies: BTreeMap::new(), reshaped: large.collect() }
+        ElementScan { spec: spec.clone(), varies: BTreeMap::new(), reshaped: large.collect() }
     }
 
     fn add(&mut self, spec: &ElementSpec, at: u64) -> Result<()> {
@@ -383,9 +391,9 @@ impl Seen {
             .hint("make the fields equal with map first"))
     }
 
-    fn features(&self) -> Features {
-        let fixed = Features::of(&self.spec);
-        let mut all = Features::new();
+    fn features(&self) -> FeatureSpecs {
+        let fixed = FeatureSpecs::of(&self.spec);
+        let mut all = FeatureSpecs::new();
         for ((name, ty), (_, feature)) in self.spec.fields().zip(fixed.iter()) {
             let varies = self.varies.contains_key(name);
             all = match (varies, ty.dtype) {
@@ -411,7 +419,7 @@ fn with_shapes(mut sample: Sample, fields: &[Arc<str>]) -> Result<Sample> {
 
 /// What one file of records is worth.
 #[derive(Clone, Debug)]
-pub struct Verified {
+pub struct FileVerification {
     /// The file.
     pub file: PathBuf,
     /// Whole records.
@@ -426,15 +434,15 @@ pub struct Verified {
 ///
 /// # Errors
 /// When a file cannot be opened.
-pub fn verify(files: &[PathBuf]) -> Result<Vec<Verified>> {
+pub fn verify(files: &[PathBuf]) -> Result<Vec<FileVerification>> {
     files.iter().map(|f| verify_file(f)).collect()
 }
 
-fn verify_file(file: &Path) -> Result<Verified> {
-    let found: Arc<Mutex<Vec<Damage>>> = Arc::default();
+fn verify_file(file: &Path) -> Result<FileVerification> {
+    let found: Arc<Mutex<Vec<CorruptRecord>>> = Arc::default();
     let sink = found.clone();
-    let report = OnCorrupt::Report(Arc::new(move |d: &Damage| lock(&sink).push(d.clone())));
-    let mut reader = Reader::open(file, Compression::Auto, report)?;
+    let report = OnCorrupt::Report(Arc::new(move |d: &CorruptRecord| lock(&sink).push(d.clone())));
+    let mut reader = TfRecordReader::open(file, TfRecordCompression::Auto, report)?;
     let mut records = 0;
     let mut failed = None;
     while let Some(record) = reader.next() {
@@ -445,10 +453,10 @@ fn verify_file(file: &Path) -> Result<Verified> {
     }
     let damage = lock(&found).drain(..).map(Error::from).chain(failed).collect();
     let bytes = input_file::size(file).unwrap_or(0);
-    Ok(Verified { file: file.to_path_buf(), records, bytes, damage })
+    Ok(FileVerification { file: file.to_path_buf(), records, bytes, damage })
 }
 
-impl fmt::Display for Verified {
+impl fmt::Display for FileVerification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state =
             if self.damage.is_empty() { "whole".into() } else { format!("{} DAMAGED", self.damage.len()) };
@@ -476,17 +484,17 @@ pub struct FieldStats {
     pub not_finite: u64,
     /// Elements of each value, where the field is one integer and there are no more than 1,000 values.
     pub counts: Option<BTreeMap<i64, u64>>,
-    sum: Sum,
+    sum: RunningSum,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
+struct RunningSum {
     count: f64,
     mean: f64,
     squares: f64,
 }
 
-impl Sum {
+impl RunningSum {
     /// Welford's update, which loses no digits where values are large and close together.
     fn add(&mut self, v: f64) {
         self.count += 1.0;
@@ -500,8 +508,8 @@ impl Sum {
 ///
 /// # Errors
 /// When there are no elements at all.
-pub fn stats(dataset: &Dataset, limit: u64) -> Result<Stats> {
-    let mut out = Stats { elements: 0, errors: Vec::new(), fields: Vec::new() };
+pub fn stats(dataset: &Dataset, limit: u64) -> Result<DatasetStats> {
+    let mut out = DatasetStats { elements: 0, errors: Vec::new(), fields: Vec::new() };
     for sample in dataset.take(limit).iter() {
         out.elements += 1;
         match sample {
@@ -520,7 +528,7 @@ pub fn stats(dataset: &Dataset, limit: u64) -> Result<Stats> {
 
 /// What [`stats`] found.
 #[derive(Clone, Debug)]
-pub struct Stats {
+pub struct DatasetStats {
     /// Elements, with those that are errors.
     pub elements: u64,
     /// The errors.
@@ -529,7 +537,7 @@ pub struct Stats {
     pub fields: Vec<FieldStats>,
 }
 
-impl Stats {
+impl DatasetStats {
     fn add(&mut self, name: &str, x: &Literal) -> Result<()> {
         let at = match self.fields.iter().position(|f| f.name == name) {
             Some(at) => at,
@@ -568,12 +576,12 @@ impl FieldStats {
             std: 0.0,
             not_finite: 0,
             counts: Some(BTreeMap::new()),
-            sum: Sum::default(),
+            sum: RunningSum::default(),
         }
     }
 }
 
-impl fmt::Display for Stats {
+impl fmt::Display for DatasetStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ends = [self.elements, self.errors.len() as u64].map(|n| if n == 1 { "" } else { "s" });
         writeln!(f, "{} element{}, {} error{}", self.elements, ends[0], self.errors.len(), ends[1])?;
@@ -609,9 +617,10 @@ impl fmt::Display for Stats {
 ///
 /// # Errors
 /// The first error of an element; a dataset without elements.
-pub fn bench(dataset: &Dataset, time: Duration, measure: bool) -> Result<Report> {
-    let watched =
-        dataset.with_options(Options { measure: Some(measure.into()), ..Options::default() }).repeat();
+pub fn bench(dataset: &Dataset, time: Duration, measure: bool) -> Result<PipelineReport> {
+    let watched = dataset
+        .with_options(DatasetOptions { measure: Some(measure.into()), ..DatasetOptions::default() })
+        .repeat();
     let mut iter = watched.iter();
     let start = Instant::now();
     while start.elapsed() < time {
@@ -627,7 +636,7 @@ pub fn bench(dataset: &Dataset, time: Duration, measure: bool) -> Result<Report>
 
 /// What a stage made of an element.
 #[derive(Clone, Debug)]
-pub struct Traced {
+pub struct TracedStage {
     /// The stage, as it was written.
     pub stage: String,
     /// What it handed on, in one line, or the error.
@@ -639,11 +648,11 @@ pub struct Traced {
 ///
 /// # Errors
 /// When there is no such element.
-pub fn trace(dataset: &Dataset, index: u64) -> Result<Vec<Traced>> {
-    let watch = Watch::trace(stages_of(&dataset.clone().into_node()));
-    let Watch::Trace(trace) = watch.clone() else { return Ok(Vec::new()) };
+pub fn trace(dataset: &Dataset, index: u64) -> Result<Vec<TracedStage>> {
+    let watch = RunObserver::trace(stages_of(&dataset.clone().into_node()));
+    let RunObserver::Trace(trace) = watch.clone() else { return Ok(Vec::new()) };
     let mut iter = dataset.run(0, Some(watch));
-    iter.go_to(&Position::new(0, index));
+    iter.go_to(&PipelinePosition::new(0, index));
     let before = trace.drain();
     let last = iter.next().ok_or_else(|| {
         Error::new(ErrorKind::Data, format!("there is no element {index}")).at(format!("{dataset:?}"))
@@ -658,18 +667,18 @@ pub fn trace(dataset: &Dataset, index: u64) -> Result<Vec<Traced>> {
         origin.is_some() && of == origin
     };
     let earlier = before.into_iter().filter(|(_, item)| is_same(item));
-    let shown = |(stage, item): (String, Result<Sample>)| Traced {
+    let shown = |(stage, item): (String, Result<Sample>)| TracedStage {
         stage,
         element: item.map_or_else(|e| e.to_string(), |s| summary(&s)),
     };
-    let mut all: Vec<Traced> = earlier.chain(seen).map(shown).collect();
+    let mut all: Vec<TracedStage> = earlier.chain(seen).map(shown).collect();
     if let Err(e) = last {
-        all.push(Traced { stage: "error".into(), element: e.to_string() });
+        all.push(TracedStage { stage: "error".into(), element: e.to_string() });
     }
     Ok(all)
 }
 
-impl fmt::Display for Traced {
+impl fmt::Display for TracedStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<28} {}", self.stage, self.element)
     }
@@ -721,7 +730,7 @@ mod tests {
     #[test]
     fn converted_data_are_opened_as_they_were() {
         let dir = folder("convert");
-        for compression in [Compression::None, Compression::Gzip] {
+        for compression in [TfRecordCompression::None, TfRecordCompression::Gzip] {
             let done = convert(&pictures(10), &dir.join("train"), 3, compression).unwrap();
             assert_eq!((done.files.len(), done.elements), (3, 10));
             let opened = open(dir.to_str().unwrap(), None).unwrap();
@@ -741,18 +750,18 @@ mod tests {
             let n = s.get("x").unwrap().get(0).as_i64() as usize + 1;
             Sample::new([("p", Literal::from_slice([n, 2], &vec![1u8; 2 * n]).unwrap())])
         });
-        let done = convert(&sizes, &dir.join("sizes"), 1, Compression::None).unwrap();
+        let done = convert(&sizes, &dir.join("sizes"), 1, TfRecordCompression::None).unwrap();
         assert_eq!(done.features.to_string(), "p: ui8[?], p/shape: i64[2]");
         let read = Dataset::tfrecord(&done.files).parse_example(done.features);
         assert_eq!(read.iter().last().unwrap().unwrap().get("p/shape").unwrap().to_f64s(), [3.0, 2.0]);
-        assert!(convert(&sizes, &dir.join("none"), 0, Compression::None).is_err());
+        assert!(convert(&sizes, &dir.join("none"), 0, TfRecordCompression::None).is_err());
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn damage_is_found_with_its_place_and_the_rest_counted() {
         let dir = folder("verify");
-        let done = convert(&pictures(9), &dir.join("d"), 1, Compression::None).unwrap();
+        let done = convert(&pictures(9), &dir.join("d"), 1, TfRecordCompression::None).unwrap();
         assert!(verify(&done.files).unwrap()[0].damage.is_empty());
         let mut bytes = std::fs::read(&done.files[0]).unwrap();
         let record = bytes.len() / 9;

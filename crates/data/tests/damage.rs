@@ -2,12 +2,12 @@
 //! panics, memory stays bounded. In memory, without a disk.
 
 use std::thread::available_parallelism;
-use systole_base::rng::Stream;
-use systole_data::format::tfrecord::{FOOTER, HEADER, OnCorrupt, Reader, frame, masked_crc};
+use systole_base::rng::RandomStream;
+use systole_data::format::tfrecord::{FOOTER, HEADER, OnCorrupt, TfRecordReader, frame, masked_crc};
 
 /// Records of 0 to 2000 random bytes, 64 KiB with their frames; and the first byte of each.
 fn file() -> (Vec<u8>, Vec<usize>) {
-    let (mut bytes, mut starts, mut draws) = (Vec::new(), Vec::new(), Stream::new(3, 0, 0));
+    let (mut bytes, mut starts, mut draws) = (Vec::new(), Vec::new(), RandomStream::new(3, 0, 0));
     let frame_bytes = HEADER + FOOTER;
     loop {
         let left = (64 << 10) - bytes.len();
@@ -26,7 +26,7 @@ fn file() -> (Vec<u8>, Vec<usize>) {
 
 /// The records of a file, up to the first error; and that.
 fn read<'a>(bytes: &[u8], good: &'a [u8], starts: &'a [usize]) -> (usize, Option<String>) {
-    let mut reader = Reader::from_bytes("damaged", bytes.to_vec(), OnCorrupt::Fail);
+    let mut reader = TfRecordReader::from_bytes("damaged", bytes.to_vec(), OnCorrupt::Fail);
     let mut count = 0;
     while let Some(record) = reader.next() {
         match record {
@@ -116,7 +116,7 @@ fn after_any_flipped_byte_all_other_records_are_found_again() {
     for_all(good.len(), |byte| {
         let mut bad = good.clone();
         bad[byte] ^= 0x55;
-        let mut reader = Reader::from_bytes("damaged", bad, OnCorrupt::Skip { quota: 1 });
+        let mut reader = TfRecordReader::from_bytes("damaged", bad, OnCorrupt::Skip { quota: 1 });
         let damaged = starts.partition_point(|&s| s <= byte) - 1;
         for (i, start) in starts.iter().enumerate().filter(|(i, _)| *i != damaged) {
             let record = reader.next().unwrap_or_else(|| panic!("byte {byte}: no record {i}")).unwrap();

@@ -2,10 +2,10 @@
 //! restored: the remainder is identical, whatever the number of threads and the depth of queues on the other side.
 
 use std::path::PathBuf;
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 use systole_base::{DType, Literal, Result};
-use systole_data::format::tfrecord::{Compression, Writer};
-use systole_data::{AUTOTUNE, Dataset, HostArray, Options, Position, Sample};
+use systole_data::format::tfrecord::{TfRecordCompression, TfRecordWriter};
+use systole_data::{AUTOTUNE, Dataset, DatasetOptions, HostArray, PipelinePosition, Sample};
 
 /// How many pipelines are put together.
 const PIPELINES: u64 = 60;
@@ -25,15 +25,15 @@ fn files(dir: &PathBuf) -> Vec<PathBuf> {
     std::fs::create_dir_all(dir).unwrap();
     let paths: Vec<PathBuf> = (0..3).map(|k| dir.join(format!("{k}.tfrecord"))).collect();
     for (k, path) in paths.iter().enumerate() {
-        let kind = if k == 1 { Compression::Gzip } else { Compression::None };
-        let mut w = Writer::create(path, kind).unwrap();
+        let kind = if k == 1 { TfRecordCompression::Gzip } else { TfRecordCompression::None };
+        let mut w = TfRecordWriter::create(path, kind).unwrap();
         (0..5).for_each(|i| w.write(&[(5 * k + i) as u8]).unwrap());
         w.finish().unwrap();
     }
     paths
 }
 
-fn source(draws: &mut Stream, files: &[PathBuf]) -> Dataset {
+fn source(draws: &mut RandomStream, files: &[PathBuf]) -> Dataset {
     let n = 5 + draws.below(9);
     match draws.below(5) {
         0 => Dataset::range(n).map(|s| s.rename("value", "x")),
@@ -60,7 +60,7 @@ fn records<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Dataset {
 }
 
 /// One more stage, and how it is written.
-fn stage(d: &Dataset, draws: &mut Stream, depth: usize) -> (Dataset, bool) {
+fn stage(d: &Dataset, draws: &mut RandomStream, depth: usize) -> (Dataset, bool) {
     let n = 1 + draws.below(6);
     let k = n as usize;
     let scalar = |d: Dataset| (d, true);
@@ -94,7 +94,7 @@ fn stage(d: &Dataset, draws: &mut Stream, depth: usize) -> (Dataset, bool) {
 }
 
 /// A pipeline of up to six stages.
-fn pipeline(draws: &mut Stream, files: &[PathBuf]) -> Dataset {
+fn pipeline(draws: &mut RandomStream, files: &[PathBuf]) -> Dataset {
     let mut d = source(draws, files);
     for depth in 0..1 + draws.below(6) as usize {
         let (next, is_scalar) = stage(&d, draws, depth);
@@ -119,16 +119,16 @@ fn any_pipeline_resumes_before_each_element_with_other_threads_and_queues() {
     let files = files(&dir);
     let mut lengths = Vec::new();
     for number in 0..PIPELINES {
-        let mut draws = Stream::new(11, 0, number);
+        let mut draws = RandomStream::new(11, 0, number);
         let d = pipeline(&mut draws, &files);
         let whole = shown(d.iter(), MOST);
         lengths.push(whole.len());
         // What goes on has other threads and deeper queues than what was stopped.
-        let wider = Options { core_budget: Some(3), ..Options::default() };
+        let wider = DatasetOptions { core_budget: Some(3), ..DatasetOptions::default() };
         let others = [d.debug(), d.with_options(wider)];
         let mut iter = d.iter();
         for taken in 0..=whole.len() {
-            let position: Position = iter.position().to_string().parse().unwrap();
+            let position: PipelinePosition = iter.position().to_string().parse().unwrap();
             for other in &others {
                 let rest = shown(other.iter_at(&position), MOST - taken);
                 assert_eq!(rest, whole[taken..], "pipeline {number}: {d:?} at {position}");

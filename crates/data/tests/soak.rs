@@ -1,7 +1,7 @@
 //! The soak run of docs/guide/reliability.md in short: 20 times the budget, which holds.
 
 use systole_base::{DType, Literal, TensorType};
-use systole_data::{AUTOTUNE, Dataset, Options, Sample};
+use systole_data::{AUTOTUNE, Dataset, DatasetOptions, Sample};
 
 const BUDGET: usize = 8 << 20;
 const ELEMENT: usize = 128 << 10;
@@ -16,7 +16,7 @@ fn a_pipeline_over_20_times_its_budget_keeps_it() {
         .map_parallel(|s| s.map("large", |x| x + 1), AUTOTUNE)
         .batch(2)
         .prefetch(AUTOTUNE)
-        .with_options(Options { ram_budget: Some(BUDGET), ..Options::default() });
+        .with_options(DatasetOptions { ram_budget: Some(BUDGET), ..DatasetOptions::default() });
     let (mut iter, mut bytes, mut held) = (d.iter(), 0, Vec::new());
     while bytes < 25 * BUDGET {
         bytes += iter.next().unwrap().unwrap().bytes();

@@ -1,6 +1,6 @@
 //! Classes by name: data whose classes are numbered otherwise than a model's.
 
-use super::{Prepare, TrainingData};
+use super::{PrepareFn, TrainingData};
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Result};
 use systole_data::{Dataset, HostArray, Sample};
@@ -38,7 +38,7 @@ impl TrainingData {
         (self.train, self.test) = (all(&self.train), all(&self.test));
         if let Some(streamed) = &mut self.streamed {
             let prepare = streamed.prepare.clone();
-            streamed.prepare = Prepare(Arc::new(move |s| renumber(prepare.call(s)?)));
+            streamed.prepare = PrepareFn(Arc::new(move |s| renumber(prepare.call(s)?)));
         }
         Ok(self)
     }
@@ -47,12 +47,12 @@ impl TrainingData {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Arrays, ImageDataset};
+    use crate::{ImageArrays, ImageDataset};
     use systole_base::{Literal, TensorType};
 
     fn data(classes: &[&str], labels: &[i32]) -> TrainingData {
         let images = Literal::zeros(TensorType::new(DType::U8, [labels.len(), 1, 1, 1]));
-        let arrays = Arrays { images, labels: Literal::from_slice([labels.len()], labels).unwrap() };
+        let arrays = ImageArrays { images, labels: Literal::from_slice([labels.len()], labels).unwrap() };
         ImageDataset::new("pets", String::new(), classes, arrays.clone(), arrays).unwrap().into()
     }
 

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result};
-use systole_data::file_system::{Disk, FileSystem, write_all};
+use systole_data::file_system::{FileSystem, OsFileSystem, write_all};
 use systole_data::http::{Request, Response};
 
 /// Lies in a folder while its files are being fetched, so that the few there are not taken for a broken set.
@@ -19,7 +19,7 @@ pub(super) const MARK: &str = ".downloading";
 pub(super) const REFUSED: &str = "cannot download";
 
 /// A file with a known content.
-pub(super) struct Remote {
+pub(super) struct RemoteFile {
     pub file: &'static str,
     pub size: u64,
     pub sha256: &'static str,
@@ -31,7 +31,7 @@ pub(super) struct Remote {
 /// `Io`: nothing answers within `timeout`, or every source refuses; `Data`: a wrong checksum. What was fetched
 /// so far stays for the next time.
 pub(super) fn fetch_all(
-    files: &[Remote],
+    files: &[RemoteFile],
     sources: &[&str],
     folder: &Path,
     timeout: Duration,
@@ -46,7 +46,7 @@ pub(super) fn fetch_all(
             .hint("wait until it has finished"));
     }
     let deadline = Instant::now() + timeout;
-    let mut download = Download { sources, folder, progress, deadline, answered: false, timeout };
+    let mut download = DownloadPolicy { sources, folder, progress, deadline, answered: false, timeout };
     let lacking = files.iter().filter(|r| !folder.join(r.file).is_file());
     let fetched = lacking.into_iter().try_for_each(|remote| download.fetch(remote));
     if fetched.is_ok() || files.iter().all(|r| !folder.join(r.file).is_file()) {
@@ -58,7 +58,7 @@ pub(super) fn fetch_all(
 }
 
 /// What all files of a set have in common, and how long to wait. Until anything has answered, all attempts share one timeout.
-struct Download<'a> {
+struct DownloadPolicy<'a> {
     sources: &'a [&'a str],
     folder: &'a Path,
     progress: &'a dyn Fn(&str, u64, u64),
@@ -67,7 +67,7 @@ struct Download<'a> {
     timeout: Duration,
 }
 
-impl Download<'_> {
+impl DownloadPolicy<'_> {
     fn patience(&self) -> Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         match (self.answered, left.is_zero()) {
@@ -77,7 +77,7 @@ impl Download<'_> {
         }
     }
 
-    fn fetch(&mut self, remote: &Remote) -> Result<()> {
+    fn fetch(&mut self, remote: &RemoteFile) -> Result<()> {
         let part = self.folder.join(format!("{}.part", remote.file));
         let mut reasons = Vec::new();
         let mut kind = ErrorKind::Io;
@@ -105,7 +105,7 @@ impl Download<'_> {
     }
 
     /// Appends to the part file what the server has beyond it.
-    fn grow(&mut self, remote: &Remote, url: &str, part: &Path) -> Result<()> {
+    fn grow(&mut self, remote: &RemoteFile, url: &str, part: &Path) -> Result<()> {
         let mut have = fs::metadata(part).map_or(0, |m| m.len());
         if have >= remote.size {
             return Ok(());
@@ -125,11 +125,12 @@ impl Download<'_> {
                     remote.size
                 )));
             }
-            write_all(&Disk, &mut file, &buffer[..n]).map_err(|e| Error::io("cannot write", part, e))?;
+            write_all(&OsFileSystem, &mut file, &buffer[..n])
+                .map_err(|e| Error::io("cannot write", part, e))?;
             (self.progress)(remote.file, have, remote.size);
             n = body.read(&mut buffer)?;
         }
-        Disk.sync(&mut file).map_err(|e| Error::io("cannot write", part, e))?;
+        OsFileSystem.sync(&mut file).map_err(|e| Error::io("cannot write", part, e))?;
         if have < remote.size {
             return Err(failed(format!("the connection ended after {have} of {} bytes", remote.size)));
         }
@@ -137,7 +138,7 @@ impl Download<'_> {
     }
 
     /// Asks for what is behind byte `start` of a file of `size` bytes.
-    fn open(&self, url: &str, start: u64, size: u64) -> Result<Body> {
+    fn open(&self, url: &str, start: u64, size: u64) -> Result<DownloadBody> {
         let range = ("Range".to_string(), format!("bytes={start}-"));
         let fields = if start > 0 { &[range][..] } else { &[] };
         let patience = self.patience()?;
@@ -153,7 +154,7 @@ impl Download<'_> {
             Some(n) if begin + n != size => {
                 Err(failed(format!("the server has a file of {} bytes, expected {size}", begin + n)))
             }
-            _ => Ok(Body { start: begin, from }),
+            _ => Ok(DownloadBody { start: begin, from }),
         }
     }
 }
@@ -164,36 +165,36 @@ fn failed(why: impl Into<String>) -> Error {
 
 fn continue_at(part: &Path, offset: u64) -> Result<File> {
     let open = || {
-        let mut file = Disk.open(part)?;
-        Disk.truncate(&mut file, offset)?;
+        let mut file = OsFileSystem.open(part)?;
+        OsFileSystem.truncate(&mut file, offset)?;
         Ok(file)
     };
     open().map_err(|e| Error::io("cannot write", part, e))
 }
 
 /// Gives the part file its name when its checksum is right; removes it otherwise.
-fn accept(remote: &Remote, part: &Path, folder: &Path) -> Result<()> {
+fn accept(remote: &RemoteFile, part: &Path, folder: &Path) -> Result<()> {
     let mut hash = Sha256::new();
     let mut file = File::open(part).map_err(|e| Error::io("cannot read", part, e))?;
     std::io::copy(&mut file, &mut hash).map_err(|e| Error::io("cannot read", part, e))?;
     let found: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
     if found != remote.sha256 {
-        Disk.remove(part).map_err(|e| Error::io("cannot remove", part, e))?;
+        OsFileSystem.remove(part).map_err(|e| Error::io("cannot remove", part, e))?;
         return Err(Error::new(ErrorKind::Data, "the downloaded file is not the right one")
             .because(format!("its SHA-256 is {found}, expected {}", remote.sha256)));
     }
     let path = folder.join(remote.file);
-    let placed = Disk.rename(part, &path).and_then(|()| Disk.sync_dir(folder));
+    let placed = OsFileSystem.rename(part, &path).and_then(|()| OsFileSystem.sync_dir(folder));
     placed.map_err(|e| Error::io("cannot rename to", path, e))
 }
 
 /// A running download: where in the file it begins, and the bytes.
-struct Body {
+struct DownloadBody {
     start: u64,
     from: Response,
 }
 
-impl Body {
+impl DownloadBody {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         self.from.read(buffer).map_err(|e| failed(e.to_string()))
     }
@@ -211,8 +212,8 @@ mod tests {
     const CONTENT: &[u8] = &[42; 100_000];
     const SHA256: &str = "4db26b160a82f67c4868bd06b8b028f21c8ca5f25615b996326cc40c092633bf";
 
-    fn remote() -> Remote {
-        Remote { file: "file.gz", size: CONTENT.len() as u64, sha256: SHA256 }
+    fn remote() -> RemoteFile {
+        RemoteFile { file: "file.gz", size: CONTENT.len() as u64, sha256: SHA256 }
     }
 
     /// What the server does with one connection.

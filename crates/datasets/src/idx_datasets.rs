@@ -1,7 +1,7 @@
 //! Data sets that are four IDX files: finding them, fetching them, checking that they belong together.
 
-use super::download::{self, Remote};
-use super::{Arrays, ImageDataset};
+use super::download::{self, RemoteFile};
+use super::{ImageArrays, ImageDataset};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +19,11 @@ pub struct DataDir {
     cache: Option<PathBuf>,
     download: bool,
     timeout: Duration,
-    progress: Progress,
+    progress: DownloadProgressFn,
 }
 
 /// Called with what is being done, how far it is, how much it is.
-pub(super) type Progress = Arc<dyn Fn(&str, u64, u64) + Send + Sync>;
+pub(super) type DownloadProgressFn = Arc<dyn Fn(&str, u64, u64) + Send + Sync>;
 
 impl Default for DataDir {
     fn default() -> DataDir {
@@ -105,7 +105,7 @@ pub fn mnist(dir: impl Into<DataDir>) -> Result<ImageDataset> {
 }
 
 /// A published set: its files in the order of [`STEMS`].
-struct Known {
+struct IdxDataset {
     name: &'static str,
     class_names: [&'static str; 10],
     /// Folders on the network, the official one first; https goes through the system's curl.
@@ -123,7 +123,7 @@ const FILES: [&str; 4] = [
     "t10k-labels-idx1-ubyte.gz",
 ];
 
-const FASHION_MNIST: Known = Known {
+const FASHION_MNIST: IdxDataset = IdxDataset {
     name: "fashion-mnist",
     class_names: [
         "T-shirt/top",
@@ -149,7 +149,7 @@ const FASHION_MNIST: Known = Known {
     ],
 };
 
-const MNIST: Known = Known {
+const MNIST: IdxDataset = IdxDataset {
     name: "mnist",
     class_names: ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
     sources: &[
@@ -165,11 +165,11 @@ const MNIST: Known = Known {
     ],
 };
 
-fn load(known: &Known, dir: &DataDir) -> Result<ImageDataset> {
+fn load(known: &IdxDataset, dir: &DataDir) -> Result<ImageDataset> {
     let files = find(known, dir)?;
     let train = arrays(known, &files[0], &files[1])?;
     let test = arrays(known, &files[2], &files[3])?;
-    let sizes = |a: &Arrays| a.images.shape().dims()[1..].to_vec();
+    let sizes = |a: &ImageArrays| a.images.shape().dims()[1..].to_vec();
     if sizes(&train) != sizes(&test) {
         return Err(Error::new(ErrorKind::Data, "training and test pictures have different sizes")
             .at(format!("{} and {}", files[0].display(), files[2].display()))
@@ -180,7 +180,7 @@ fn load(known: &Known, dir: &DataDir) -> Result<ImageDataset> {
     ImageDataset::new(known.name, folder, &known.class_names, train, test)
 }
 
-fn arrays(known: &Known, images: &Path, labels: &Path) -> Result<Arrays> {
+fn arrays(known: &IdxDataset, images: &Path, labels: &Path) -> Result<ImageArrays> {
     let (images_name, labels_name) = (images.display().to_string(), labels.display().to_string());
     let (images, labels) = (idx::read(images)?, idx::read(labels)?);
     idx::check_labels((&images_name, &images), (&labels_name, &labels), known.class_names.len())?;
@@ -194,11 +194,11 @@ fn arrays(known: &Known, images: &Path, labels: &Path) -> Result<Arrays> {
     if images.dtype() != DType::U8 || n * h * w == 0 {
         return Err(wrong());
     }
-    Ok(Arrays { images: images.reshape([n, h, w, 1])?, labels: labels.convert(DType::I32) })
+    Ok(ImageArrays { images: images.reshape([n, h, w, 1])?, labels: labels.convert(DType::I32) })
 }
 
 /// The four files, from the first place that has them.
-fn find(known: &Known, dir: &DataDir) -> Result<[PathBuf; 4]> {
+fn find(known: &IdxDataset, dir: &DataDir) -> Result<[PathBuf; 4]> {
     if let Some(root) = &dir.dir {
         return look(known, root)?.ok_or_else(|| missing(known, std::slice::from_ref(root), None));
     }
@@ -212,8 +212,8 @@ fn find(known: &Known, dir: &DataDir) -> Result<[PathBuf; 4]> {
     let (true, Some(cache)) = (dir.download, cache) else { return Err(missing(known, &places, None)) };
     let folder = cache.join(known.name);
     let progress = |file: &str, done, all| dir.report(&format!("downloading {file}"), done, all);
-    let remote = |(file, (size, sha256))| Remote { file, size, sha256 };
-    let files: Vec<Remote> = FILES.into_iter().zip(known.files).map(remote).collect();
+    let remote = |(file, (size, sha256))| RemoteFile { file, size, sha256 };
+    let files: Vec<RemoteFile> = FILES.into_iter().zip(known.files).map(remote).collect();
     download::fetch_all(&files, known.sources, &folder, dir.timeout, &progress)
         .map_err(|e| missing(known, &places, Some(e)))?;
     look(known, &cache)?.ok_or_else(|| missing(known, &places, None))
@@ -229,7 +229,7 @@ pub(super) fn roots(dir: &DataDir) -> Vec<PathBuf> {
 }
 
 /// The files in `root` or its subfolder of the set's name; an error when only some are there.
-fn look(known: &Known, root: &Path) -> Result<Option<[PathBuf; 4]>> {
+fn look(known: &IdxDataset, root: &Path) -> Result<Option<[PathBuf; 4]>> {
     for folder in [root.to_path_buf(), root.join(known.name)] {
         let found = STEMS.map(|stem| variants(stem).map(|f| folder.join(f)).find(|p| p.is_file()));
         let here = found.iter().flatten().count();
@@ -256,7 +256,7 @@ fn variants(stem: &str) -> impl Iterator<Item = String> {
         .flat_map(|name| [format!("{name}.gz"), name])
 }
 
-fn missing(known: &Known, places: &[PathBuf], download: Option<Error>) -> Error {
+fn missing(known: &IdxDataset, places: &[PathBuf], download: Option<Error>) -> Error {
     let e = Error::new(ErrorKind::Io, format!("the files of {} are not there", known.name));
     let told: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
     let e = if places.is_empty() { e } else { e.because(format!("looked in {}", told.join(", "))) };

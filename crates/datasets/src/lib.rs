@@ -17,10 +17,10 @@ pub use images::{
     FolderOptions, cifar10, colour_glyphs, fit_picture, fit_picture_on, folder, glyphs, picture_size_for,
 };
 pub use records::{
-    ColumnCode, Packed, RecordInputs, RecordOptions, RecordShape, holds_records, is_of_records,
-    picture_size_of_records, record_inputs, records,
+    ColumnEncoding, RecordCompression, RecordInputs, RecordOptions, RecordShape, holds_records,
+    is_of_records, picture_size_of_records, record_inputs, records,
 };
-pub use text::{Language, TEXT_TOKENS, TextOptions, Tokens, text, text_with};
+pub use text::{TEXT_TOKENS, TextOptions, TextTokenizer, TokenKind, text, text_with};
 pub use tokenizer::Tokenizer;
 
 use std::sync::Arc;
@@ -49,15 +49,15 @@ pub struct ImageDataset {
     /// Labels are below this.
     pub num_classes: usize,
     /// The training arrays whole.
-    pub train_arrays: Arrays,
+    pub train_arrays: ImageArrays,
     /// The test arrays whole.
-    pub test_arrays: Arrays,
+    pub test_arrays: ImageArrays,
 }
 
 /// `images: u8[N, H, W, C]`, `labels: i32[N]`.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
-pub struct Arrays {
+pub struct ImageArrays {
     pub images: Literal,
     pub labels: Literal,
 }
@@ -72,8 +72,8 @@ impl ImageDataset {
         name: &'static str,
         origin: String,
         class_names: &[&str],
-        train: Arrays,
-        test: Arrays,
+        train: ImageArrays,
+        test: ImageArrays,
     ) -> Result<ImageDataset> {
         let shape = train.images.shape();
         Ok(ImageDataset {
@@ -114,7 +114,7 @@ pub struct TrainingData {
     /// The fields of records that an input is made of, in their order; empty where there are none.
     pub fields: Vec<String>,
     /// How these become numbers, where they are columns of tables.
-    pub columns: Vec<ColumnCode>,
+    pub columns: Vec<ColumnEncoding>,
     /// What an element is called: `pictures` or `sequences`.
     pub elements: &'static str,
     /// What the user should know about the data though it is no error.
@@ -122,15 +122,15 @@ pub struct TrainingData {
     /// What tells these data from others of the same name, where they may change between runs.
     pub identity: Option<String>,
     /// How training elements come about where they are read from files while training: in place of `train`.
-    pub streamed: Option<Streamed>,
+    pub streamed: Option<StreamedDataset>,
     /// Of text: how it became tokens.
-    pub language: Option<Language>,
+    pub language: Option<TextTokenizer>,
 }
 
 /// Elements that are read from files while training. A shuffle holds them as they are in the files, which takes less
 /// memory than what is made of them.
 #[derive(Clone, Debug)]
-pub struct Streamed {
+pub struct StreamedDataset {
     /// File by file, in the same order in each epoch.
     pub in_order: Dataset,
     /// Several files at a time, their order new in each epoch.
@@ -140,14 +140,14 @@ pub struct Streamed {
     /// Whether going through all files takes little time.
     pub is_small: bool,
     /// What makes a training element of one of them.
-    pub prepare: Prepare,
+    pub prepare: PrepareFn,
 }
 
 /// A function of one element.
 #[derive(Clone)]
-pub struct Prepare(pub(crate) Arc<dyn Fn(Sample) -> Result<Sample> + Send + Sync>);
+pub struct PrepareFn(pub(crate) Arc<dyn Fn(Sample) -> Result<Sample> + Send + Sync>);
 
-impl Prepare {
+impl PrepareFn {
     /// The training element.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ impl Prepare {
     }
 }
 
-impl std::fmt::Debug for Prepare {
+impl std::fmt::Debug for PrepareFn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Prepare")
     }
@@ -197,7 +197,7 @@ impl From<ImageDataset> for TrainingData {
     }
 }
 
-fn slices(source: String, arrays: &Arrays) -> Result<Dataset> {
+fn slices(source: String, arrays: &ImageArrays) -> Result<Dataset> {
     let fields = [("image", arrays.images.clone()), ("label", arrays.labels.clone())];
     Dataset::from_named_slices(Arc::<str>::from(source), fields)
 }

@@ -4,9 +4,9 @@ use super::idx_datasets::{DataDir, roots};
 use super::{Tokenizer, TrainingData};
 use std::path::PathBuf;
 use std::sync::Arc;
-use systole_base::rng::{Stream, fnv1a, hash_name};
+use systole_base::rng::{RandomStream, fnv1a, hash_name};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
-use systole_data::format::text_encoding::{Encoding, to_utf8};
+use systole_data::format::text_encoding::{TextEncoding, to_utf8};
 use systole_data::{AUTOTUNE, Dataset, Sample};
 
 /// How many tokens there are where these are bytes.
@@ -14,7 +14,7 @@ pub const TEXT_TOKENS: usize = 256;
 
 /// What a text is cut into.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Tokens {
+pub enum TokenKind {
     /// Its bytes.
     #[default]
     Bytes,
@@ -31,7 +31,7 @@ pub enum Tokens {
 
 /// How a text became tokens.
 #[derive(Clone, Debug)]
-pub struct Language {
+pub struct TextTokenizer {
     /// What turns text into tokens and back.
     pub tokenizer: Arc<Tokenizer>,
     /// Bytes of the text that is tested on, for each of its tokens.
@@ -42,12 +42,12 @@ pub struct Language {
     length: usize,
 }
 
-impl Language {
+impl TextTokenizer {
     /// Sequences for training, [numbered](crate::numbered) as they follow each other, each begun up to a sequence's length later: at
     /// another place in each epoch.
     pub fn at_random_offsets(&self, sequences: Dataset, seed: u64) -> Dataset {
         let (tokens, length) = (self.train.clone(), self.length);
-        let moved = move |sample: Sample, draws: &mut Stream| -> Result<Sample> {
+        let moved = move |sample: Sample, draws: &mut RandomStream| -> Result<Sample> {
             let from = sample.get("index")?.get(0).as_i64().max(0) as usize * length;
             let room = tokens.len().saturating_sub(from + length + 1).min(length.saturating_sub(1));
             let from = from + draws.below(room as u64 + 1) as usize;
@@ -89,16 +89,16 @@ pub struct TextOptions {
     /// Tokens of a sequence. Default: 128.
     pub sequence_length: usize,
     /// What a token is. Default: a byte.
-    pub tokens: Tokens,
+    pub tokens: TokenKind,
     /// What the text is, which becomes UTF-8; none: UTF-8, or UTF-16 where its first bytes say so.
-    pub encoding: Option<Encoding>,
+    pub encoding: Option<TextEncoding>,
     /// Whether all of it is to be tested on.
     pub is_for_testing: bool,
 }
 
 impl Default for TextOptions {
     fn default() -> TextOptions {
-        TextOptions { sequence_length: 128, tokens: Tokens::Bytes, encoding: None, is_for_testing: false }
+        TextOptions { sequence_length: 128, tokens: TokenKind::Bytes, encoding: None, is_for_testing: false }
     }
 }
 
@@ -141,14 +141,14 @@ fn missing(places: &[PathBuf]) -> Error {
 }
 
 /// A text's part for training, its part for testing, and what cuts them into tokens.
-struct Parts<'t> {
+struct TextSplits<'t> {
     train: &'t str,
     test: &'t str,
     tokenizer: Arc<Tokenizer>,
 }
 
-impl<'t> Parts<'t> {
-    fn of(text: &'t str, options: &TextOptions) -> Result<Parts<'t>> {
+impl<'t> TextSplits<'t> {
+    fn of(text: &'t str, options: &TextOptions) -> Result<TextSplits<'t>> {
         // The first character that begins at nine tenths or after it: of bytes, so many.
         let at = (text.len() / 10 * 9..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         let (train, test) = match options.is_for_testing {
@@ -156,17 +156,17 @@ impl<'t> Parts<'t> {
             false => text.split_at(at),
         };
         let tokenizer = match &options.tokens {
-            Tokens::Bytes => Arc::new(Tokenizer::bytes()),
-            Tokens::Chars => Arc::new(Tokenizer::chars_of(text)),
-            Tokens::Bpe { vocabulary } => Arc::new(Tokenizer::train_bpe(train, *vocabulary)?),
-            Tokens::Known(tokenizer) => tokenizer.clone(),
+            TokenKind::Bytes => Arc::new(Tokenizer::bytes()),
+            TokenKind::Chars => Arc::new(Tokenizer::chars_of(text)),
+            TokenKind::Bpe { vocabulary } => Arc::new(Tokenizer::train_bpe(train, *vocabulary)?),
+            TokenKind::Known(tokenizer) => tokenizer.clone(),
         };
-        Ok(Parts { train, test, tokenizer })
+        Ok(TextSplits { train, test, tokenizer })
     }
 
     /// What a change of the text would change in the model.
-    fn identity(&self, tokens: &Tokens) -> Option<String> {
-        let is_learnt = matches!(tokens, Tokens::Chars | Tokens::Bpe { .. });
+    fn identity(&self, tokens: &TokenKind) -> Option<String> {
+        let is_learnt = matches!(tokens, TokenKind::Chars | TokenKind::Bpe { .. });
         is_learnt.then(|| {
             format!("tokenizer {} {:016x}", self.tokenizer.name(), fnv1a(self.tokenizer.to_json().as_bytes()))
         })
@@ -178,7 +178,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
     let text = std::str::from_utf8(bytes).map_err(|e| {
         Error::new(ErrorKind::Data, "the text is not UTF-8").at(origin.clone()).because(e.to_string())
     })?;
-    let parts = Parts::of(text, options)?;
+    let parts = TextSplits::of(text, options)?;
     let unit = if parts.tokenizer.name() == "bytes" { "bytes" } else { "tokens" };
     let ids_of = |part: &str| -> Result<Vec<i32>> {
         let ids = parts.tokenizer.encode(part).map_err(|e| e.at(origin.clone()))?;
@@ -219,7 +219,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
         notes: told.into_iter().collect(),
         identity: parts.identity(&options.tokens),
         streamed: None,
-        language: Some(Language {
+        language: Some(TextTokenizer {
             tokenizer: parts.tokenizer,
             bytes_per_token,
             train: train_ids.into(),
@@ -244,7 +244,7 @@ const ENDS: [&str; 6] = [".", "!", "?", ", and laughs.", " at night.", ";"];
 
 /// At least `bytes` of simple sentences, the same for the same seed.
 fn draw(seed: u64, bytes: usize) -> String {
-    let mut draws = Stream::new(seed, hash_name("text"), 0);
+    let mut draws = RandomStream::new(seed, hash_name("text"), 0);
     let mut text = String::with_capacity(bytes + 64);
     while text.len() < bytes {
         let mut pick = |words: &[&'static str]| words[draws.below(words.len() as u64) as usize];
@@ -281,12 +281,12 @@ mod tests {
     fn a_text_is_cut_into_what_is_asked_for() {
         let file = std::env::temp_dir().join(format!("systole-text-tokens-{}.txt", std::process::id()));
         std::fs::write(&file, "Ein Böser hört Öl. ".repeat(40)).unwrap();
-        let of = |tokens: Tokens| {
+        let of = |tokens: TokenKind| {
             text_with(file.clone(), &TextOptions { sequence_length: 5, tokens, ..TextOptions::default() })
                 .unwrap()
         };
         let (bytes, chars, pairs) =
-            (of(Tokens::Bytes), of(Tokens::Chars), of(Tokens::Bpe { vocabulary: 300 }));
+            (of(TokenKind::Bytes), of(TokenKind::Chars), of(TokenKind::Bpe { vocabulary: 300 }));
         assert!(bytes.train_len > chars.train_len && chars.train_len > 3 * pairs.train_len);
         assert!(bytes.identity.is_none() && chars.identity.is_some() && pairs.identity != chars.identity);
         let language = pairs.language.unwrap();
@@ -298,7 +298,7 @@ mod tests {
             text.extend(language.tokenizer.decode(&ids));
         }
         assert!(String::from_utf8(text).unwrap().starts_with("Ein Böser hört Öl. Ein Böser"));
-        let again = of(Tokens::Known(language.tokenizer.clone()));
+        let again = of(TokenKind::Known(language.tokenizer.clone()));
         assert_eq!((again.train_len, again.identity), (pairs.train_len, None));
         std::fs::remove_file(&file).unwrap();
     }

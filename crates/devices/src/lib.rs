@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result, knobs};
-use systole_pjrt::{CompileCache, Platform, Search, TpuClusterResolver};
-use systole_runtime::{Backend, Provider, cache_folder};
+use systole_pjrt::{AcceleratorPlatform, CompileCache, Search, TpuClusterResolver};
+use systole_runtime::{Backend, BackendProvider, cache_folder};
 
 /// Where `systole setup` puts plugins.
 pub fn plugin_cache() -> Option<PathBuf> {
@@ -45,23 +45,23 @@ pub fn compile_cache() -> Result<Option<CompileCache>> {
 }
 
 /// Where a platform's plugin is, and where it was looked for. `named` is a file that the user gave.
-pub fn find_plugin(platform: Platform, named: Option<&Path>) -> Search {
+pub fn find_plugin(platform: AcceleratorPlatform, named: Option<&Path>) -> Search {
     systole_pjrt::discover(platform, named, plugin_cache().as_deref())
 }
 
 /// `cpu`, `tpu`, `cuda`, `xla` and `pjrt`. `tpu` and `cuda` are preferred to the CPU where the machine has such a device;
 /// elsewhere nothing of theirs is loaded. The last two are used only where they are asked for.
-pub fn providers() -> [Provider; 5] {
+pub fn providers() -> [BackendProvider; 5] {
     [
         systole_cpu::provider(),
-        Provider { name: "tpu", rank: 30, open: || open(Platform::Tpu) },
-        Provider { name: "cuda", rank: 20, open: || open(Platform::Cuda) },
-        Provider { name: "xla", rank: 0, open: || open(Platform::Xla) },
-        Provider { name: "pjrt", rank: 0, open: open_named },
+        BackendProvider { name: "tpu", rank: 30, open: || open(AcceleratorPlatform::Tpu) },
+        BackendProvider { name: "cuda", rank: 20, open: || open(AcceleratorPlatform::Cuda) },
+        BackendProvider { name: "xla", rank: 0, open: || open(AcceleratorPlatform::Xla) },
+        BackendProvider { name: "pjrt", rank: 0, open: open_named },
     ]
 }
 
-fn open(platform: Platform) -> Result<Arc<dyn Backend>> {
+fn open(platform: AcceleratorPlatform) -> Result<Arc<dyn Backend>> {
     systole_pjrt::open(platform, &find_plugin(platform, None), compile_cache()?)
 }
 

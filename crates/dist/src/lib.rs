@@ -14,7 +14,7 @@ mod partition;
 mod simulated_mesh;
 mod strategy;
 
-pub use backend::Distributed;
+pub use backend::DistributedBackend;
 pub use partition::partition;
-pub use simulated_mesh::{Exchange, SimulatedMesh, Team};
+pub use simulated_mesh::{DeviceOwnership, ProcessExchange, SimulatedMesh};
 pub use strategy::Strategy;

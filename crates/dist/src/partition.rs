@@ -4,12 +4,12 @@ use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use systole_ir::op::{
-    AllGather, AllReduce, AllToAll, Along, Case, DynamicSlice, Factor, Groups, Lowering, Monoid, NodeView,
-    ReduceScatter, ReplicaId, While, is_zeros,
+    AllGather, AllReduce, AllToAll, Case, DynamicSlice, FactorResult, LoweringClass, Monoid, NodeView,
+    ReduceScatter, ReplicaGroups, ReplicaId, ShardingFactor, While, is_zeros,
 };
 use systole_ir::{
-    DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Mesh, Node, Op, Result, Sharding, Spread, Tensor,
-    TensorType, ValueId,
+    DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Mesh, Node, Op, Result, Sharding, Shardings,
+    Tensor, TensorType, ValueId,
 };
 
 /// The program of each device for a program of all of them.
@@ -42,23 +42,23 @@ use systole_ir::{
 /// assert!(own.nodes.iter().any(|n| n.op.name() == "all_reduce"));
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
-pub fn partition(graph: &Graph, spread: &Spread, state: &[usize]) -> Result<Arc<Graph>> {
+pub fn partition(graph: &Graph, spread: &Shardings, state: &[usize]) -> Result<Arc<Graph>> {
     let places = check(graph, spread)?;
     let axis = places.axis;
     let b = GraphBuilder::new(&graph.name);
-    let groups = Groups::of(groups(&spread.mesh, axis));
-    let exchange = Exchange::new(groups, &spread.mesh, axis);
-    let mut walk = Walk::new(graph, b, spread.mesh.axes()[axis].1, Some(exchange), None);
+    let groups = ReplicaGroups::of(groups(&spread.mesh, axis));
+    let exchange = AxisGroups::new(groups, &spread.mesh, axis);
+    let mut walk = Partitioner::new(graph, b, spread.mesh.axes()[axis].1, Some(exchange), None);
     walk.wanted = wanted(graph, &places.results);
-    let given: Vec<Given> = places
+    let given: Vec<ParamPlacement> = places
         .params
         .iter()
         .enumerate()
-        .map(|(i, &place)| Given { place, kept: state.contains(&i) })
+        .map(|(i, &place)| ParamPlacement { place, kept: state.contains(&i) })
         .collect();
     let results = walk.all(&given).and_then(|()| {
         let results = graph.results.iter().zip(&places.results);
-        results.map(|(&r, &place)| walk.at(r, place)).collect::<Stopping<Vec<Tensor>>>()
+        results.map(|(&r, &place)| walk.at(r, place)).collect::<PartitionAttempt<Vec<Tensor>>>()
     });
     match results {
         Ok(results) => walk.b.finish(&results),
@@ -68,7 +68,7 @@ pub fn partition(graph: &Graph, spread: &Spread, state: &[usize]) -> Result<Arc<
 
 /// How a value lies on the devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Placement {
+enum AxisPlacement {
     /// All of it on each.
     Whole,
     /// Equal parts along a dimension, in order.
@@ -78,13 +78,13 @@ enum Placement {
 }
 
 /// The places that a spread asks for, all along one axis of the mesh.
-struct Placements {
+struct AxisPlacements {
     axis: usize,
-    params: Vec<Placement>,
-    results: Vec<Placement>,
+    params: Vec<AxisPlacement>,
+    results: Vec<AxisPlacement>,
 }
 
-fn check(graph: &Graph, spread: &Spread) -> Result<Placements> {
+fn check(graph: &Graph, spread: &Shardings) -> Result<AxisPlacements> {
     let own: Vec<TensorType> = graph.param_types();
     let made = graph.result_types();
     if own.len() != spread.params.len() || made.len() != spread.results.len() {
@@ -120,9 +120,9 @@ fn check(graph: &Graph, spread: &Spread) -> Result<Placements> {
     let axis = axes.first().copied().unwrap_or(largest);
     let place = |s: &Sharding| {
         let split = (0..s.rank()).find(|&d| s.axes(d).contains(&axis) && size(&axis) > 1);
-        split.map_or(Placement::Whole, Placement::Split)
+        split.map_or(AxisPlacement::Whole, AxisPlacement::Split)
     };
-    Ok(Placements {
+    Ok(AxisPlacements {
         axis,
         params: spread.params.iter().map(place).collect(),
         results: spread.results.iter().map(place).collect(),
@@ -148,16 +148,16 @@ fn groups(mesh: &Mesh, axis: usize) -> Vec<Vec<usize>> {
 
 /// Along which dimension values end up split that only element-wise ops lie behind: sums over devices that lead there (the
 /// gradients of split weights) are best scattered at once.
-fn wanted(graph: &Graph, results: &[Placement]) -> HashMap<ValueId, usize> {
+fn wanted(graph: &Graph, results: &[AxisPlacement]) -> HashMap<ValueId, usize> {
     let mut wanted = HashMap::new();
     for (&r, place) in graph.results.iter().zip(results) {
-        if let Placement::Split(d) = place {
+        if let AxisPlacement::Split(d) = place {
             wanted.insert(r, *d);
         }
     }
     for (i, node) in graph.nodes.iter().enumerate().rev() {
         let Some(&d) = wanted.get(&ValueId::new(i, 0)) else { continue };
-        if node.op.rule().lower() == Lowering::Map && node.outs.len() == 1 {
+        if node.op.rule().lower() == LoweringClass::Map && node.outs.len() == 1 {
             for &v in node.inputs.iter().filter(|&&v| graph.ty(v).shape == node.outs[0].shape) {
                 wanted.entry(v).or_insert(d);
             }
@@ -168,25 +168,25 @@ fn wanted(graph: &Graph, results: &[Placement]) -> HashMap<ValueId, usize> {
 
 /// Why a body cannot be computed by parts as it was tried.
 #[derive(Debug)]
-enum Stop {
+enum PartitionFailure {
     /// It would have to exchange something, and may not.
     Exchange,
     /// It can when this parameter lies elsewhere.
-    Param(usize, Placement),
+    Param(usize, AxisPlacement),
 }
 
-type Stopping<T> = std::result::Result<T, Stop>;
+type PartitionAttempt<T> = std::result::Result<T, PartitionFailure>;
 
 /// How a parameter comes in.
 #[derive(Clone, Copy)]
-struct Given {
-    place: Placement,
+struct ParamPlacement {
+    place: AxisPlacement,
     kept: bool,
 }
 
 /// What the body of a loop or branch may do so that it is computed by parts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Means {
+enum BodyPlan {
     /// Nothing but its own part: devices do not meet.
     Alone,
     /// Devices exchange in it, and running sums are added up after it.
@@ -196,35 +196,35 @@ enum Means {
 }
 
 /// From the cheapest on.
-const MEANS: [Means; 3] = [Means::Alone, Means::SumsLater, Means::SumsNow];
+const MEANS: [BodyPlan; 3] = [BodyPlan::Alone, BodyPlan::SumsLater, BodyPlan::SumsNow];
 
 /// A body in its place.
-struct Frame<'a> {
+struct BodyContext<'a> {
     n: usize,
-    means: Means,
-    exchange: Option<&'a Exchange>,
+    means: BodyPlan,
+    exchange: Option<&'a AxisGroups>,
     /// Whether a parameter can lie elsewhere than it does.
-    movable: &'a dyn Fn(usize, Placement) -> bool,
+    movable: &'a dyn Fn(usize, AxisPlacement) -> bool,
 }
 
 /// How devices reach each other, and which part is theirs.
-struct Exchange {
-    groups: Groups,
+struct AxisGroups {
+    groups: ReplicaGroups,
     /// Devices between neighbours along the axis.
     step: usize,
     size: usize,
     index: Option<Tensor>,
 }
 
-impl Exchange {
-    fn new(groups: Groups, mesh: &Mesh, axis: usize) -> Exchange {
+impl AxisGroups {
+    fn new(groups: ReplicaGroups, mesh: &Mesh, axis: usize) -> AxisGroups {
         let step = mesh.axes()[axis + 1..].iter().map(|(_, n)| n).product();
-        Exchange { groups, step, size: mesh.axes()[axis].1, index: None }
+        AxisGroups { groups, step, size: mesh.axes()[axis].1, index: None }
     }
 
     /// The same in a body, which finds its place anew.
-    fn inner(&self) -> Exchange {
-        Exchange { groups: self.groups.clone(), index: None, ..*self }
+    fn inner(&self) -> AxisGroups {
+        AxisGroups { groups: self.groups.clone(), index: None, ..*self }
     }
 
     /// This device's place along the axis.
@@ -239,9 +239,9 @@ impl Exchange {
 }
 
 /// A value of the whole program as a device has it.
-struct Value {
+struct ShardedValue {
     local: Tensor,
-    place: Placement,
+    place: AxisPlacement,
     /// Split to save memory, not work.
     kept: bool,
     whole: Option<Tensor>,
@@ -249,31 +249,31 @@ struct Value {
 }
 
 /// Walks over a graph (or body) and appends what each device computes.
-struct Walk<'g> {
+struct Partitioner<'g> {
     graph: &'g Graph,
     b: GraphBuilder,
     n: usize,
     /// Bodies may have none.
-    exchange: Option<Exchange>,
+    exchange: Option<AxisGroups>,
     /// Of bodies: whether a parameter can lie elsewhere than it does.
-    movable: Option<&'g dyn Fn(usize, Placement) -> bool>,
+    movable: Option<&'g dyn Fn(usize, AxisPlacement) -> bool>,
     wanted: HashMap<ValueId, usize>,
-    values: HashMap<ValueId, Value>,
+    values: HashMap<ValueId, ShardedValue>,
 }
 
-impl<'g> Walk<'g> {
+impl<'g> Partitioner<'g> {
     fn new(
         graph: &'g Graph,
         b: GraphBuilder,
         n: usize,
-        exchange: Option<Exchange>,
-        movable: Option<&'g dyn Fn(usize, Placement) -> bool>,
-    ) -> Walk<'g> {
-        Walk { graph, b, n, exchange, movable, wanted: HashMap::new(), values: HashMap::new() }
+        exchange: Option<AxisGroups>,
+        movable: Option<&'g dyn Fn(usize, AxisPlacement) -> bool>,
+    ) -> Partitioner<'g> {
+        Partitioner { graph, b, n, exchange, movable, wanted: HashMap::new(), values: HashMap::new() }
     }
 
     /// Appends every node.
-    fn all(&mut self, params: &[Given]) -> Stopping<()> {
+    fn all(&mut self, params: &[ParamPlacement]) -> PartitionAttempt<()> {
         let graph = self.graph;
         for ((&p, name), given) in graph.params.iter().zip(&graph.param_names).zip(params) {
             let local = self.b.parameter(self.local_type(graph.ty(p), given.place), name);
@@ -289,22 +289,22 @@ impl<'g> Walk<'g> {
         Ok(())
     }
 
-    fn local_type(&self, ty: &TensorType, place: Placement) -> TensorType {
-        let Placement::Split(d) = place else { return ty.clone() };
+    fn local_type(&self, ty: &TensorType, place: AxisPlacement) -> TensorType {
+        let AxisPlacement::Split(d) = place else { return ty.clone() };
         let mut dims = ty.shape.to_vec();
         dims[d] /= self.n;
         ty.with_shape(dims)
     }
 
-    fn set(&mut self, v: ValueId, local: Tensor, place: Placement, kept: bool) {
-        self.values.insert(v, Value { local, place, kept, whole: None, splits: Vec::new() });
+    fn set(&mut self, v: ValueId, local: Tensor, place: AxisPlacement, kept: bool) {
+        self.values.insert(v, ShardedValue { local, place, kept, whole: None, splits: Vec::new() });
     }
 
-    fn value(&self, v: ValueId) -> &Value {
+    fn value(&self, v: ValueId) -> &ShardedValue {
         &self.values[&v]
     }
 
-    fn place(&self, v: ValueId) -> Placement {
+    fn place(&self, v: ValueId) -> AxisPlacement {
         self.value(v).place
     }
 
@@ -312,7 +312,7 @@ impl<'g> Walk<'g> {
         ty.shape[d].is_multiple_of(self.n)
     }
 
-    fn node(&mut self, i: usize, node: &Node) -> Stopping<()> {
+    fn node(&mut self, i: usize, node: &Node) -> PartitionAttempt<()> {
         match &node.op {
             Op::While(w) => return self.while_loop(i, node, w),
             Op::Case(c) => return self.case(i, node, c),
@@ -338,14 +338,15 @@ impl<'g> Walk<'g> {
 
     /// Sums, other shapes and blocks of values that are yet to be added up, still to be added up. A body may take a
     /// parameter so that a running sum of them starts from.
-    fn linear(&self, node: &Node) -> Stopping<Option<Tensor>> {
+    fn linear(&self, node: &Node) -> PartitionAttempt<Option<Tensor>> {
         use systole_ir::op::Binary::{Add, Subtract};
         let pending = |v: ValueId| {
             let value = self.value(v);
-            value.place == Placement::Partial(Monoid::Add) && value.local.dtype() == self.graph.ty(v).dtype
+            value.place == AxisPlacement::Partial(Monoid::Add)
+                && value.local.dtype() == self.graph.ty(v).dtype
         };
-        let nothing = |v: ValueId| is_zeros(self.graph, v) && self.place(v) == Placement::Whole;
-        let whole = |all: &[ValueId]| all.iter().all(|&v| self.place(v) == Placement::Whole);
+        let nothing = |v: ValueId| is_zeros(self.graph, v) && self.place(v) == AxisPlacement::Whole;
+        let whole = |all: &[ValueId]| all.iter().all(|&v| self.place(v) == AxisPlacement::Whole);
         let fits = match (&node.op, &node.inputs[..]) {
             (Op::Reshape(_) | Op::Transpose(_), &[x]) => pending(x),
             (Op::DynamicSlice(_), [x, at @ ..]) => pending(*x) && whole(at),
@@ -363,43 +364,43 @@ impl<'g> Walk<'g> {
     }
 
     /// `false`; or stops, where a value is a block of a parameter that can be a running sum.
-    fn running_sum(&self, mut v: ValueId) -> Stopping<bool> {
+    fn running_sum(&self, mut v: ValueId) -> PartitionAttempt<bool> {
         while let Op::Reshape(_) | Op::Transpose(_) | Op::DynamicSlice(_) = self.graph.node(v).op {
             v = self.graph.node(v).inputs[0];
         }
-        let sum = Placement::Partial(Monoid::Add);
+        let sum = AxisPlacement::Partial(Monoid::Add);
         match (self.graph.params.iter().position(|&p| p == v), self.movable) {
-            (Some(p), Some(movable)) if movable(p, sum) => Err(Stop::Param(p, sum)),
+            (Some(p), Some(movable)) if movable(p, sum) => Err(PartitionFailure::Param(p, sum)),
             _ => Ok(false),
         }
     }
 
     /// A new value that is yet to be folded.
-    fn partial(&mut self, v: ValueId, local: Tensor, monoid: Monoid) -> Stopping<()> {
-        self.set(v, local, Placement::Partial(monoid), false);
+    fn partial(&mut self, v: ValueId, local: Tensor, monoid: Monoid) -> PartitionAttempt<()> {
+        self.set(v, local, AxisPlacement::Partial(monoid), false);
         if let Some(&d) = self.wanted.get(&v)
             && self.divides(self.graph.ty(v), d)
         {
             let part = self.split(v, d)?;
-            self.set(v, part, Placement::Split(d), true);
+            self.set(v, part, AxisPlacement::Split(d), true);
         }
         Ok(())
     }
 
-    fn factors(&self, node: &Node) -> Vec<Factor> {
+    fn factors(&self, node: &Node) -> Vec<ShardingFactor> {
         NodeView { graph: self.graph, node }.factors()
     }
 
     /// The factor that devices had best divide; `None`: each computes the whole.
-    fn best(&self, node: &Node) -> Option<Factor> {
-        let mut best: (f64, Option<Factor>) = (self.price(node, &|_| None), None);
+    fn best(&self, node: &Node) -> Option<ShardingFactor> {
+        let mut best: (f64, Option<ShardingFactor>) = (self.price(node, &|_| None), None);
         for factor in self.factors(node) {
             if !self.can_divide(node, &factor) {
                 continue;
             }
             let out = match factor.along {
-                Along::Fold(_) => 2.0 * node.outs[0].bytes() as f64,
-                Along::Dim(_) => 0.0,
+                FactorResult::Fold(_) => 2.0 * node.outs[0].bytes() as f64,
+                FactorResult::Dim(_) => 0.0,
             };
             let price = out + self.price(node, &|k| factor.operands[k]);
             if price < best.0 || (best.1.is_none() && price <= best.0) {
@@ -410,18 +411,18 @@ impl<'g> Walk<'g> {
     }
 
     /// Whether a factor's parts are equal and some operand has them already.
-    fn can_divide(&self, node: &Node, factor: &Factor) -> bool {
+    fn can_divide(&self, node: &Node, factor: &ShardingFactor) -> bool {
         let dims = node.inputs.iter().zip(&factor.operands).filter_map(|(&v, d)| Some((v, (*d)?)));
         let mut there = false;
         for (v, d) in dims {
             if !self.divides(self.graph.ty(v), d) {
                 return false;
             }
-            there |= self.place(v) == Placement::Split(d);
+            there |= self.place(v) == AxisPlacement::Split(d);
         }
         let out = match factor.along {
-            Along::Dim(d) => node.outs.iter().all(|t| self.divides(t, d)),
-            Along::Fold(_) => true,
+            FactorResult::Dim(d) => node.outs.iter().all(|t| self.divides(t, d)),
+            FactorResult::Fold(_) => true,
         };
         there && out
     }
@@ -434,23 +435,23 @@ impl<'g> Walk<'g> {
             let value = self.value(v);
             let bytes = self.graph.ty(v).bytes() as f64;
             match (value.place, need(k)) {
-                (Placement::Whole, _) => 0.0,
-                (Placement::Split(a), Some(b)) if a == b => 0.0,
+                (AxisPlacement::Whole, _) => 0.0,
+                (AxisPlacement::Split(a), Some(b)) if a == b => 0.0,
                 (_, None) if value.whole.is_some() => 0.0,
-                (Placement::Split(_), _) if value.kept => bytes,
-                (Placement::Split(_), _) => DEAR * bytes.max(1.0),
-                (Placement::Partial(_), Some(_)) => bytes,
-                (Placement::Partial(_), None) => 2.0 * bytes,
+                (AxisPlacement::Split(_), _) if value.kept => bytes,
+                (AxisPlacement::Split(_), _) => DEAR * bytes.max(1.0),
+                (AxisPlacement::Partial(_), Some(_)) => bytes,
+                (AxisPlacement::Partial(_), None) => 2.0 * bytes,
             }
         };
         node.inputs.iter().enumerate().map(one).sum()
     }
 
-    fn by_parts(&mut self, i: usize, node: &Node, factor: &Factor) -> Stopping<()> {
+    fn by_parts(&mut self, i: usize, node: &Node, factor: &ShardingFactor) -> PartitionAttempt<()> {
         let mut inputs = Vec::with_capacity(node.inputs.len());
         let mut kept = true;
         for (&v, d) in node.inputs.iter().zip(&factor.operands) {
-            kept &= d.is_none() || self.value(v).kept || self.place(v) == Placement::Whole;
+            kept &= d.is_none() || self.value(v).kept || self.place(v) == AxisPlacement::Whole;
             inputs.push(match d {
                 Some(d) => self.split(v, *d)?,
                 None => self.whole(v)?,
@@ -458,47 +459,48 @@ impl<'g> Walk<'g> {
         }
         // Bodies fold with the types that they were given.
         let op = match (factor.along, self.movable) {
-            (Along::Fold(_), Some(_)) => node.op.clone(),
+            (FactorResult::Fold(_), Some(_)) => node.op.clone(),
             _ => node.op.shard(factor.along, self.n),
         };
         let outs = self.b.emit(op, &inputs.iter().collect::<Vec<_>>());
         match factor.along {
-            Along::Fold(monoid) => {
+            FactorResult::Fold(monoid) => {
                 let [out]: [Tensor; 1] =
                     outs.try_into().unwrap_or_else(|_| systole_ir::bug!("folds have one result"));
                 self.partial(ValueId::new(i, 0), out, monoid)
             }
-            Along::Dim(d) => {
+            FactorResult::Dim(d) => {
                 for (k, out) in outs.into_iter().enumerate() {
-                    self.set(ValueId::new(i, k), out, Placement::Split(d), kept);
+                    self.set(ValueId::new(i, k), out, AxisPlacement::Split(d), kept);
                 }
                 Ok(())
             }
         }
     }
 
-    fn replicated(&mut self, i: usize, node: &Node) -> Stopping<()> {
-        let inputs: Vec<Tensor> = node.inputs.iter().map(|&v| self.whole(v)).collect::<Stopping<_>>()?;
+    fn replicated(&mut self, i: usize, node: &Node) -> PartitionAttempt<()> {
+        let inputs: Vec<Tensor> =
+            node.inputs.iter().map(|&v| self.whole(v)).collect::<PartitionAttempt<_>>()?;
         let outs = self.b.emit(node.op.clone(), &inputs.iter().collect::<Vec<_>>());
         for (k, out) in outs.into_iter().enumerate() {
-            self.set(ValueId::new(i, k), out, Placement::Whole, false);
+            self.set(ValueId::new(i, k), out, AxisPlacement::Whole, false);
         }
         Ok(())
     }
 
-    fn at(&mut self, v: ValueId, place: Placement) -> Stopping<Tensor> {
+    fn at(&mut self, v: ValueId, place: AxisPlacement) -> PartitionAttempt<Tensor> {
         match place {
-            Placement::Whole => self.whole(v),
-            Placement::Split(d) => self.split(v, d),
-            Placement::Partial(_) if self.place(v) == place || is_zeros(self.graph, v) => {
+            AxisPlacement::Whole => self.whole(v),
+            AxisPlacement::Split(d) => self.split(v, d),
+            AxisPlacement::Partial(_) if self.place(v) == place || is_zeros(self.graph, v) => {
                 Ok(self.value(v).local.clone())
             }
-            Placement::Partial(_) => Err(Stop::Exchange),
+            AxisPlacement::Partial(_) => Err(PartitionFailure::Exchange),
         }
     }
 
-    fn groups(&self) -> Stopping<Groups> {
-        self.exchange.as_ref().map(|e| e.groups.clone()).ok_or(Stop::Exchange)
+    fn groups(&self) -> PartitionAttempt<ReplicaGroups> {
+        self.exchange.as_ref().map(|e| e.groups.clone()).ok_or(PartitionFailure::Exchange)
     }
 
     fn emit(&self, op: impl Into<Op>, x: &Tensor) -> Tensor {
@@ -512,16 +514,16 @@ impl<'g> Walk<'g> {
     }
 
     /// The whole value on each device.
-    fn whole(&mut self, v: ValueId) -> Stopping<Tensor> {
+    fn whole(&mut self, v: ValueId) -> PartitionAttempt<Tensor> {
         let value = self.value(v);
         if let Some(whole) = &value.whole {
             return Ok(whole.clone());
         }
         let (local, place) = (value.local.clone(), value.place);
         let whole = match place {
-            Placement::Whole => return Ok(local),
-            Placement::Split(dim) => self.emit(AllGather { groups: self.groups()?, dim }, &local),
-            Placement::Partial(monoid) => {
+            AxisPlacement::Whole => return Ok(local),
+            AxisPlacement::Split(dim) => self.emit(AllGather { groups: self.groups()?, dim }, &local),
+            AxisPlacement::Partial(monoid) => {
                 let body = monoid.body(local.dtype());
                 let sum = self.emit(AllReduce { groups: self.groups()?, body }, &local);
                 self.narrow(v, sum)
@@ -532,20 +534,20 @@ impl<'g> Walk<'g> {
     }
 
     /// Each device's part of a value along a dimension.
-    fn split(&mut self, v: ValueId, d: usize) -> Stopping<Tensor> {
+    fn split(&mut self, v: ValueId, d: usize) -> PartitionAttempt<Tensor> {
         let value = self.value(v);
         if let Some((_, part)) = value.splits.iter().find(|(own, _)| *own == d) {
             return Ok(part.clone());
         }
         let (local, place, whole) = (value.local.clone(), value.place, value.whole.clone());
         let part = match (place, whole) {
-            (Placement::Split(own), _) if own == d => return Ok(local),
-            (Placement::Whole, _) => self.part_of_whole(v, &local, d)?,
+            (AxisPlacement::Split(own), _) if own == d => return Ok(local),
+            (AxisPlacement::Whole, _) => self.part_of_whole(v, &local, d)?,
             (_, Some(whole)) => self.sliced(v, &whole, d)?,
-            (Placement::Split(own), _) => {
+            (AxisPlacement::Split(own), _) => {
                 self.emit(AllToAll { groups: self.groups()?, split_dim: d, concat_dim: own }, &local)
             }
-            (Placement::Partial(monoid), _) => {
+            (AxisPlacement::Partial(monoid), _) => {
                 let body = monoid.body(local.dtype());
                 let sum = self.emit(ReduceScatter { groups: self.groups()?, dim: d, body }, &local);
                 self.narrow(v, sum)
@@ -556,9 +558,9 @@ impl<'g> Walk<'g> {
     }
 
     /// What repeats or counts is made as a part; other values are cut.
-    fn part_of_whole(&mut self, v: ValueId, local: &Tensor, d: usize) -> Stopping<Tensor> {
+    fn part_of_whole(&mut self, v: ValueId, local: &Tensor, d: usize) -> PartitionAttempt<Tensor> {
         let node = self.graph.node(v);
-        let part = self.local_type(self.graph.ty(v), Placement::Split(d));
+        let part = self.local_type(self.graph.ty(v), AxisPlacement::Split(d));
         if let Op::Constant(c) = &node.op
             && c.value.is_splat()
             && !part.shape.contains(&0)
@@ -566,11 +568,13 @@ impl<'g> Walk<'g> {
             return Ok(self.b.constant(Literal::splat(part, c.value.get(0))));
         }
         if matches!(node.op, Op::BroadcastInDim(_) | Op::Iota(_)) {
-            let free = |f: &Factor| f.along == Along::Dim(d) && f.operands.iter().all(|k| k.is_none());
+            let free = |f: &ShardingFactor| {
+                f.along == FactorResult::Dim(d) && f.operands.iter().all(|k| k.is_none())
+            };
             if self.factors(node).iter().any(free) {
                 let inputs: Vec<Tensor> =
-                    node.inputs.iter().map(|&v| self.whole(v)).collect::<Stopping<_>>()?;
-                let op = node.op.shard(Along::Dim(d), self.n);
+                    node.inputs.iter().map(|&v| self.whole(v)).collect::<PartitionAttempt<_>>()?;
+                let op = node.op.shard(FactorResult::Dim(d), self.n);
                 return Ok(self.b.emit(op, &inputs.iter().collect::<Vec<_>>()).remove(0));
             }
         }
@@ -578,12 +582,14 @@ impl<'g> Walk<'g> {
     }
 
     /// This device's part of what it has whole.
-    fn sliced(&mut self, v: ValueId, whole: &Tensor, d: usize) -> Stopping<Tensor> {
-        let part = self.local_type(self.graph.ty(v), Placement::Split(d));
+    fn sliced(&mut self, v: ValueId, whole: &Tensor, d: usize) -> PartitionAttempt<Tensor> {
+        let part = self.local_type(self.graph.ty(v), AxisPlacement::Split(d));
         let b = self.b.clone();
         let Some(exchange) = &mut self.exchange else {
             let from = self.origin(v, d, &mut HashSet::new());
-            return Err(from.map_or(Stop::Exchange, |(p, d)| Stop::Param(p, Placement::Split(d))));
+            return Err(from.map_or(PartitionFailure::Exchange, |(p, d)| {
+                PartitionFailure::Param(p, AxisPlacement::Split(d))
+            }));
         };
         let index = exchange.index(&b);
         let (zero, start) = (b.scalar(DType::I32, 0.0), index * part.shape[d] as f64);
@@ -602,27 +608,27 @@ impl<'g> Walk<'g> {
             return Some((p, d));
         }
         let node = self.graph.node(v);
-        let made = self.factors(node).into_iter().filter(|f| f.along == Along::Dim(d));
+        let made = self.factors(node).into_iter().filter(|f| f.along == FactorResult::Dim(d));
         let reads: Vec<_> =
             made.flat_map(|f| node.inputs.iter().copied().zip(f.operands).collect::<Vec<_>>()).collect();
         reads.into_iter().find_map(|(v, k)| self.origin(v, k?, seen))
     }
 
     /// Where operands of a body start: what is kept split or yet to be folded comes whole.
-    fn given(&self, inputs: &[ValueId]) -> Vec<Placement> {
+    fn given(&self, inputs: &[ValueId]) -> Vec<AxisPlacement> {
         let place = |&v: &ValueId| match self.value(v) {
-            Value { place: Placement::Split(d), kept: false, .. } => Placement::Split(*d),
-            _ => Placement::Whole,
+            ShardedValue { place: AxisPlacement::Split(d), kept: false, .. } => AxisPlacement::Split(*d),
+            _ => AxisPlacement::Whole,
         };
         inputs.iter().map(place).collect()
     }
 
     /// Whether an operand of a body can lie there.
-    fn can_be(&self, v: ValueId, place: Placement) -> bool {
+    fn can_be(&self, v: ValueId, place: AxisPlacement) -> bool {
         match place {
-            Placement::Whole => true,
-            Placement::Split(d) => self.divides(self.graph.ty(v), d),
-            Placement::Partial(monoid) => monoid == Monoid::Add && is_zeros(self.graph, v),
+            AxisPlacement::Whole => true,
+            AxisPlacement::Split(d) => self.divides(self.graph.ty(v), d),
+            AxisPlacement::Partial(monoid) => monoid == Monoid::Add && is_zeros(self.graph, v),
         }
     }
 
@@ -630,8 +636,8 @@ impl<'g> Walk<'g> {
     fn settle<T>(
         &self,
         inputs: &[ValueId],
-        attempt: impl Fn(&Frame<'_>, &[Placement]) -> Stopping<T>,
-    ) -> Option<(Vec<Placement>, T)> {
+        attempt: impl Fn(&BodyContext<'_>, &[AxisPlacement]) -> PartitionAttempt<T>,
+    ) -> Option<(Vec<AxisPlacement>, T)> {
         let allowed = if self.exchange.is_some() { &MEANS[..] } else { &MEANS[..1] };
         allowed.iter().find_map(|&means| self.settle_by(means, inputs, &attempt))
     }
@@ -639,33 +645,35 @@ impl<'g> Walk<'g> {
     /// Tries a body with its parameters elsewhere until it needs no others.
     fn settle_by<T>(
         &self,
-        means: Means,
+        means: BodyPlan,
         inputs: &[ValueId],
-        attempt: impl Fn(&Frame<'_>, &[Placement]) -> Stopping<T>,
-    ) -> Option<(Vec<Placement>, T)> {
+        attempt: impl Fn(&BodyContext<'_>, &[AxisPlacement]) -> PartitionAttempt<T>,
+    ) -> Option<(Vec<AxisPlacement>, T)> {
         let mut places = self.given(inputs);
         for _ in 0..=2 * places.len() {
             // Placements only move away from whole.
-            let movable = |k: usize, place: Placement| {
-                let now = means == Means::SumsNow && matches!(place, Placement::Partial(_));
-                places[k] == Placement::Whole && !now && self.can_be(inputs[k], place)
+            let movable = |k: usize, place: AxisPlacement| {
+                let now = means == BodyPlan::SumsNow && matches!(place, AxisPlacement::Partial(_));
+                places[k] == AxisPlacement::Whole && !now && self.can_be(inputs[k], place)
             };
-            let exchange = self.exchange.as_ref().filter(|_| means != Means::Alone);
-            match attempt(&Frame { n: self.n, means, exchange, movable: &movable }, &places) {
+            let exchange = self.exchange.as_ref().filter(|_| means != BodyPlan::Alone);
+            match attempt(&BodyContext { n: self.n, means, exchange, movable: &movable }, &places) {
                 Ok(done) => return Some((places, done)),
-                Err(Stop::Param(k, place)) if movable(k, place) => places[k] = place,
+                Err(PartitionFailure::Param(k, place)) if movable(k, place) => places[k] = place,
                 Err(_) => return None,
             }
         }
         None
     }
 
-    fn while_loop(&mut self, i: usize, node: &Node, w: &While) -> Stopping<()> {
-        let attempt = |frame: &Frame<'_>, places: &[Placement]| {
-            let cond = body(&w.cond, frame, places, |_, _| Ok(Placement::Whole))?;
+    fn while_loop(&mut self, i: usize, node: &Node, w: &While) -> PartitionAttempt<()> {
+        let attempt = |frame: &BodyContext<'_>, places: &[AxisPlacement]| {
+            let cond = body(&w.cond, frame, places, |_, _| Ok(AxisPlacement::Whole))?;
             let next = body(&w.body, frame, places, |k, own| match places[w.captures + k] {
-                Placement::Whole if own != Placement::Whole && (frame.movable)(w.captures + k, own) => {
-                    Err(Stop::Param(w.captures + k, own))
+                AxisPlacement::Whole
+                    if own != AxisPlacement::Whole && (frame.movable)(w.captures + k, own) =>
+                {
+                    Err(PartitionFailure::Param(w.captures + k, own))
                 }
                 old => Ok(old),
             })?;
@@ -675,7 +683,7 @@ impl<'g> Walk<'g> {
             return self.replicated(i, node);
         };
         let inputs: Vec<Tensor> =
-            node.inputs.iter().zip(&places).map(|(&v, &p)| self.at(v, p)).collect::<Stopping<_>>()?;
+            node.inputs.iter().zip(&places).map(|(&v, &p)| self.at(v, p)).collect::<PartitionAttempt<_>>()?;
         let mut op = While { cond, body: step, ..w.clone() };
         let types: SmallVec<[&TensorType; 4]> = inputs.iter().map(Tensor::ty).collect();
         if op.recorded.is_some() && systole_ir::op::OpRule::infer(&op, &types).is_err() {
@@ -688,16 +696,18 @@ impl<'g> Walk<'g> {
         Ok(())
     }
 
-    fn case(&mut self, i: usize, node: &Node, c: &Case) -> Stopping<()> {
+    fn case(&mut self, i: usize, node: &Node, c: &Case) -> PartitionAttempt<()> {
         let Some((index, captures)) = node.inputs.split_last() else { return self.replicated(i, node) };
-        let attempt = |frame: &Frame<'_>, places: &[Placement]| {
+        let attempt = |frame: &BodyContext<'_>, places: &[AxisPlacement]| {
             let mut branches = Vec::new();
-            let mut results: Option<Vec<Placement>> = None;
+            let mut results: Option<Vec<AxisPlacement>> = None;
             for branch in &c.branches {
                 let first = results.clone();
                 let (graph, own) = body(branch, frame, places, |k, own| match (&first, own) {
                     (Some(first), _) => Ok(first[k]),
-                    (None, Placement::Partial(_)) if frame.means == Means::SumsNow => Ok(Placement::Whole),
+                    (None, AxisPlacement::Partial(_)) if frame.means == BodyPlan::SumsNow => {
+                        Ok(AxisPlacement::Whole)
+                    }
                     (None, own) => Ok(own),
                 })?;
                 branches.push(graph);
@@ -709,7 +719,7 @@ impl<'g> Walk<'g> {
             return self.replicated(i, node);
         };
         let mut inputs: Vec<Tensor> =
-            captures.iter().zip(&places).map(|(&v, &p)| self.at(v, p)).collect::<Stopping<_>>()?;
+            captures.iter().zip(&places).map(|(&v, &p)| self.at(v, p)).collect::<PartitionAttempt<_>>()?;
         inputs.push(self.whole(*index)?);
         let outs = self.b.emit(Case { branches }, &inputs.iter().collect::<Vec<_>>());
         for (k, (out, place)) in outs.into_iter().zip(results).enumerate() {
@@ -719,9 +729,9 @@ impl<'g> Walk<'g> {
     }
 
     /// A result of a body.
-    fn made(&mut self, v: ValueId, local: Tensor, place: Placement) -> Stopping<()> {
+    fn made(&mut self, v: ValueId, local: Tensor, place: AxisPlacement) -> PartitionAttempt<()> {
         match place {
-            Placement::Partial(monoid) => self.partial(v, local, monoid),
+            AxisPlacement::Partial(monoid) => self.partial(v, local, monoid),
             place => {
                 self.set(v, local, place, false);
                 Ok(())
@@ -733,13 +743,15 @@ impl<'g> Walk<'g> {
 /// The program of each device for a body; `result` says where each result shall lie, given where it does.
 fn body(
     graph: &Graph,
-    frame: &Frame<'_>,
-    places: &[Placement],
-    result: impl Fn(usize, Placement) -> Stopping<Placement>,
-) -> Stopping<(Arc<Graph>, Vec<Placement>)> {
-    let exchange = frame.exchange.map(Exchange::inner);
-    let mut walk = Walk::new(graph, GraphBuilder::new(&graph.name), frame.n, exchange, Some(frame.movable));
-    let given: Vec<Given> = places.iter().map(|&place| Given { place, kept: false }).collect();
+    frame: &BodyContext<'_>,
+    places: &[AxisPlacement],
+    result: impl Fn(usize, AxisPlacement) -> PartitionAttempt<AxisPlacement>,
+) -> PartitionAttempt<(Arc<Graph>, Vec<AxisPlacement>)> {
+    let exchange = frame.exchange.map(AxisGroups::inner);
+    let mut walk =
+        Partitioner::new(graph, GraphBuilder::new(&graph.name), frame.n, exchange, Some(frame.movable));
+    let given: Vec<ParamPlacement> =
+        places.iter().map(|&place| ParamPlacement { place, kept: false }).collect();
     walk.all(&given)?;
     let (mut results, mut at) = (Vec::new(), Vec::new());
     for (k, &r) in graph.results.iter().enumerate() {
@@ -747,6 +759,6 @@ fn body(
         results.push(walk.at(r, place)?);
         at.push(place);
     }
-    let graph = walk.b.finish(&results).map_err(|_| Stop::Exchange)?;
+    let graph = walk.b.finish(&results).map_err(|_| PartitionFailure::Exchange)?;
     Ok((graph, at))
 }

@@ -4,17 +4,17 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
-use systole_ir::op::{Case, Devices, While, agreed};
+use systole_ir::op::{Case, DeviceCounts, While, agreed};
 use systole_ir::{
     Error, ErrorKind, Graph, GraphBuilder, Literal, Op, Result, Scalar, Tensor, TensorType, ValueId,
 };
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable, Report};
+use systole_runtime::{Backend, Buffer, CompileOptions, Executable, ExecutableArg, ExecutableReport};
 
 /// A program that is the same on each of some devices, run on logical devices of one backend.
 ///
 /// It is cut at its collectives. The pieces between run on the backend, for one device after the other; the collectives
 /// run on the host, and so do loops and branches that have some in their bodies, which are cut likewise. Time and memory
-/// say nothing of real devices. Several processes may run some of the devices each: a [`Team`].
+/// say nothing of real devices. Several processes may run some of the devices each: a [`DeviceOwnership`].
 ///
 /// ```
 /// use systole_dist::{Team, SimulatedMesh};
@@ -33,23 +33,23 @@ use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable, Report};
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 pub struct SimulatedMesh {
-    team: Team,
+    team: DeviceOwnership,
     graph: Arc<Graph>,
-    steps: Vec<Step>,
-    report: Report,
+    steps: Vec<MeshStep>,
+    report: ExecutableReport,
 }
 
 /// Who runs a program's devices: this process all of them, or each of several processes some.
 #[derive(Clone)]
-pub struct Team {
-    devices: Devices,
+pub struct DeviceOwnership {
+    devices: DeviceCounts,
     /// Those of this process.
     own: Range<usize>,
-    exchange: Option<Arc<dyn Exchange>>,
+    exchange: Option<Arc<dyn ProcessExchange>>,
 }
 
 /// How processes, each of which runs some of a program's devices, tell each other what these exchange.
-pub trait Exchange: Send + Sync {
+pub trait ProcessExchange: Send + Sync {
     /// What every process says, this one too, in the order of their devices. `what` names the meeting: processes that
     /// are at different ones must fail rather than take each other's bytes.
     ///
@@ -58,15 +58,19 @@ pub trait Exchange: Send + Sync {
     fn all(&self, what: &str, own: Vec<u8>) -> Result<Vec<Vec<u8>>>;
 }
 
-impl Team {
+impl DeviceOwnership {
     /// One process runs all devices.
-    pub fn alone(devices: Devices) -> Team {
-        Team { devices, own: 0..devices.count(), exchange: None }
+    pub fn alone(devices: DeviceCounts) -> DeviceOwnership {
+        DeviceOwnership { devices, own: 0..devices.count(), exchange: None }
     }
 
     /// This process runs the devices `own`, and others the rest.
-    pub fn of(devices: Devices, own: Range<usize>, exchange: Arc<dyn Exchange>) -> Team {
-        Team { devices, own, exchange: Some(exchange) }
+    pub fn of(
+        devices: DeviceCounts,
+        own: Range<usize>,
+        exchange: Arc<dyn ProcessExchange>,
+    ) -> DeviceOwnership {
+        DeviceOwnership { devices, own, exchange: Some(exchange) }
     }
 
     /// Operands of all devices, given those of this process's.
@@ -98,26 +102,26 @@ impl Team {
     }
 }
 
-enum Step {
+enum MeshStep {
     /// A piece without collectives.
-    Piece(Piece),
+    Piece(LocalProgram),
     /// A node in which devices meet.
-    Meeting(usize, Meeting),
+    Meeting(usize, CollectiveStep),
 }
 
-enum Meeting {
+enum CollectiveStep {
     Collective,
-    Loop(Box<Loop>),
+    Loop(Box<CollectiveLoop>),
     Branches(Vec<SimulatedMesh>),
 }
 
-struct Loop {
+struct CollectiveLoop {
     captures: usize,
     cond: SimulatedMesh,
     body: SimulatedMesh,
 }
 
-struct Piece {
+struct LocalProgram {
     reads: Vec<ValueId>,
     makes: Vec<ValueId>,
     program: Arc<dyn Executable>,
@@ -131,17 +135,17 @@ impl SimulatedMesh {
     pub fn compile(
         backend: &dyn Backend,
         graph: &Arc<Graph>,
-        team: &Team,
+        team: &DeviceOwnership,
         options: &CompileOptions,
     ) -> Result<SimulatedMesh> {
         let start = Instant::now();
-        let cut = Cut::new(graph);
-        let identity = |node| Step::Meeting(node, Meeting::Collective);
-        let mut steps: Vec<Step> = cut.identities().into_iter().map(identity).collect();
-        let mut report = Report::default();
+        let cut = CollectiveSplit::new(graph);
+        let identity = |node| MeshStep::Meeting(node, CollectiveStep::Collective);
+        let mut steps: Vec<MeshStep> = cut.identities().into_iter().map(identity).collect();
+        let mut report = ExecutableReport::default();
         let (mut left, last) = (cut.uses(), cut.stages());
         for stage in 0..=last {
-            if let Some(Source { graph: piece, reads, makes }) = cut.piece(stage)? {
+            if let Some(LocalGraph { graph: piece, reads, makes }) = cut.piece(stage)? {
                 reads.iter().for_each(|v| *left.entry(*v).or_default() -= 1);
                 let given = |v: &ValueId| !graph.params.contains(v) || donates(options, graph, *v);
                 let dies = |v: &ValueId| left[v] == 0 && given(v);
@@ -150,14 +154,14 @@ impl SimulatedMesh {
                 let options = CompileOptions { donated, label, ..options.clone() };
                 let program = backend.compile(&piece, &options)?;
                 add(&mut report, program.report(), team.devices.count());
-                steps.push(Step::Piece(Piece { reads, makes, program }));
+                steps.push(MeshStep::Piece(LocalProgram { reads, makes, program }));
             }
             for node in cut.meetings(stage) {
                 graph.nodes[node].inputs.iter().for_each(|v| *left.entry(*v).or_default() -= 1);
-                let meeting = Meeting::compile(backend, &graph.nodes[node].op, team, options)?;
+                let meeting = CollectiveStep::compile(backend, &graph.nodes[node].op, team, options)?;
                 let programs = meeting.programs(&graph.nodes[node].op);
                 programs.into_iter().for_each(|(own, times)| add(&mut report, &own.report, times));
-                steps.push(Step::Meeting(node, meeting));
+                steps.push(MeshStep::Meeting(node, meeting));
             }
         }
         report.compile_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -165,7 +169,7 @@ impl SimulatedMesh {
     }
 
     /// What compiling found out, of all pieces.
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &ExecutableReport {
         &self.report
     }
 
@@ -173,7 +177,7 @@ impl SimulatedMesh {
     ///
     /// # Errors
     /// When arguments are not one list for each device with the parameters' types, or a piece fails.
-    pub fn run(&self, args: Vec<Vec<Arg<'_>>>) -> Result<Vec<Vec<Buffer>>> {
+    pub fn run(&self, args: Vec<Vec<ExecutableArg<'_>>>) -> Result<Vec<Vec<Buffer>>> {
         let (graph, n) = (&*self.graph, self.team.own.len());
         if args.len() != n || args.iter().any(|own| own.len() != graph.params.len()) {
             let what = format!("arguments of {} devices for a program on {n}", args.len());
@@ -184,30 +188,31 @@ impl SimulatedMesh {
         for v in self.reads() {
             *left.entry(v).or_insert(0usize) += 1;
         }
-        let mut values: Vec<HashMap<ValueId, Arg<'_>>> =
+        let mut values: Vec<HashMap<ValueId, ExecutableArg<'_>>> =
             args.into_iter().map(|own| graph.params.iter().copied().zip(own).collect()).collect();
         for step in &self.steps {
             match step {
-                Step::Piece(piece) => {
+                MeshStep::Piece(piece) => {
                     piece.reads.iter().for_each(|v| *left.entry(*v).or_insert(1) -= 1);
                     for own in &mut values {
                         piece.run(own, &left)?;
                     }
                 }
-                Step::Meeting(node, meeting) => {
+                MeshStep::Meeting(node, meeting) => {
                     let inputs = &graph.nodes[*node].inputs;
                     inputs.iter().for_each(|v| *left.entry(*v).or_insert(1) -= 1);
                     let operands = values.iter_mut().map(|own| taken(own, inputs, &left)).collect();
                     let made = meeting.run(&graph.nodes[*node].op, &self.team, operands)?;
                     for (own, made) in values.iter_mut().zip(made) {
                         let named = made.into_iter().enumerate();
-                        let named = named.map(|(k, buffer)| (ValueId::new(*node, k), Arg::Donate(buffer)));
+                        let named =
+                            named.map(|(k, buffer)| (ValueId::new(*node, k), ExecutableArg::Donate(buffer)));
                         own.extend(named.filter(|(v, _)| left.contains_key(v)));
                     }
                 }
             }
         }
-        let result = |own: &HashMap<ValueId, Arg<'_>>| -> Vec<Buffer> {
+        let result = |own: &HashMap<ValueId, ExecutableArg<'_>>| -> Vec<Buffer> {
             graph.results.iter().map(|r| own[r].buffer().clone()).collect()
         };
         Ok(values.iter().map(result).collect())
@@ -216,8 +221,8 @@ impl SimulatedMesh {
     /// Every reading of a value, results included.
     fn reads(&self) -> impl Iterator<Item = ValueId> {
         let steps = self.steps.iter().flat_map(|step| match step {
-            Step::Piece(piece) => piece.reads.clone(),
-            Step::Meeting(node, _) => self.graph.nodes[*node].inputs.to_vec(),
+            MeshStep::Piece(piece) => piece.reads.clone(),
+            MeshStep::Meeting(node, _) => self.graph.nodes[*node].inputs.to_vec(),
         });
         steps.chain(self.graph.results.iter().copied())
     }
@@ -227,15 +232,19 @@ fn donates(options: &CompileOptions, graph: &Graph, v: ValueId) -> bool {
     graph.params.iter().position(|&p| p == v).is_some_and(|p| options.donated.contains(&p))
 }
 
-impl Piece {
+impl LocalProgram {
     /// What nothing reads any more is given away.
-    fn run(&self, values: &mut HashMap<ValueId, Arg<'_>>, left: &HashMap<ValueId, usize>) -> Result<()> {
-        let mut dying: HashMap<ValueId, Arg<'_>> =
+    fn run(
+        &self,
+        values: &mut HashMap<ValueId, ExecutableArg<'_>>,
+        left: &HashMap<ValueId, usize>,
+    ) -> Result<()> {
+        let mut dying: HashMap<ValueId, ExecutableArg<'_>> =
             self.reads.iter().filter(|v| left[*v] == 0).filter_map(|v| values.remove_entry(v)).collect();
-        let arg = |v| dying.remove(v).unwrap_or_else(|| Arg::Borrow(values[v].buffer()));
+        let arg = |v| dying.remove(v).unwrap_or_else(|| ExecutableArg::Borrow(values[v].buffer()));
         let made = self.program.run(self.reads.iter().map(arg).collect())?;
         self.makes.iter().zip(made).for_each(|(&v, buffer)| {
-            values.insert(v, Arg::Donate(buffer));
+            values.insert(v, ExecutableArg::Donate(buffer));
         });
         Ok(())
     }
@@ -243,23 +252,28 @@ impl Piece {
 
 /// The operands of a meeting; what nothing reads any more is taken out.
 fn taken(
-    own: &mut HashMap<ValueId, Arg<'_>>,
+    own: &mut HashMap<ValueId, ExecutableArg<'_>>,
     inputs: &[ValueId],
     left: &HashMap<ValueId, usize>,
 ) -> Vec<Buffer> {
     let one = |(k, v): (usize, &ValueId)| {
         let last = left[v] == 0 && !inputs[k + 1..].contains(v);
         match if last { own.remove(v) } else { None } {
-            Some(Arg::Donate(buffer)) => buffer,
-            Some(Arg::Borrow(buffer)) => buffer.clone(),
+            Some(ExecutableArg::Donate(buffer)) => buffer,
+            Some(ExecutableArg::Borrow(buffer)) => buffer.clone(),
             None => own[v].buffer().clone(),
         }
     };
     inputs.iter().enumerate().map(one).collect()
 }
 
-impl Meeting {
-    fn compile(backend: &dyn Backend, op: &Op, team: &Team, options: &CompileOptions) -> Result<Meeting> {
+impl CollectiveStep {
+    fn compile(
+        backend: &dyn Backend,
+        op: &Op,
+        team: &DeviceOwnership,
+        options: &CompileOptions,
+    ) -> Result<CollectiveStep> {
         let program = |body: &Arc<Graph>, donated: Vec<usize>| {
             let label = format!("{}, a body of {}", options.label, op.name());
             SimulatedMesh::compile(backend, body, team, &CompileOptions { donated, label, ..options.clone() })
@@ -268,13 +282,13 @@ impl Meeting {
             Op::While(w) => {
                 let state = (w.captures..w.body.params.len()).collect();
                 let (cond, body) = (program(&w.cond, Vec::new())?, program(&w.body, state)?);
-                Ok(Meeting::Loop(Box::new(Loop { captures: w.captures, cond, body })))
+                Ok(CollectiveStep::Loop(Box::new(CollectiveLoop { captures: w.captures, cond, body })))
             }
             Op::Case(c) => {
                 let branches = c.branches.iter().map(|b| program(b, Vec::new())).collect::<Result<_>>()?;
-                Ok(Meeting::Branches(branches))
+                Ok(CollectiveStep::Branches(branches))
             }
-            op if op.collective().is_some() => Ok(Meeting::Collective),
+            op if op.collective().is_some() => Ok(CollectiveStep::Collective),
             op => Err(Error::new(ErrorKind::Unsupported, format!("a collective in a body of {}", op.name()))
                 .because("devices meet between the steps of a program, of a loop and of a branch")
                 .hint("move the exchange out of the body")),
@@ -285,34 +299,39 @@ impl Meeting {
     fn programs(&self, op: &Op) -> Vec<(&SimulatedMesh, usize)> {
         let trips = |w: &While| w.trip_count.unwrap_or(1);
         match (self, op) {
-            (Meeting::Loop(l), Op::While(w)) => vec![(&l.cond, trips(w)), (&l.body, trips(w))],
-            (Meeting::Branches(branches), _) => branches.iter().map(|b| (b, 1)).collect(),
+            (CollectiveStep::Loop(l), Op::While(w)) => vec![(&l.cond, trips(w)), (&l.body, trips(w))],
+            (CollectiveStep::Branches(branches), _) => branches.iter().map(|b| (b, 1)).collect(),
             _ => Vec::new(),
         }
     }
 
     /// Each device's operands in, each device's results out.
-    fn run(&self, op: &Op, team: &Team, operands: Vec<Vec<Buffer>>) -> Result<Vec<Vec<Buffer>>> {
+    fn run(&self, op: &Op, team: &DeviceOwnership, operands: Vec<Vec<Buffer>>) -> Result<Vec<Vec<Buffer>>> {
         match (self, op) {
-            (Meeting::Loop(l), _) => l.run(operands),
-            (Meeting::Branches(branches), Op::Case(c)) => branch(branches, c, operands),
+            (CollectiveStep::Loop(l), _) => l.run(operands),
+            (CollectiveStep::Branches(branches), Op::Case(c)) => branch(branches, c, operands),
             _ => exchange(op, team, &operands),
         }
     }
 }
 
-impl Loop {
+impl CollectiveLoop {
     fn run(&self, mut captures: Vec<Vec<Buffer>>) -> Result<Vec<Vec<Buffer>>> {
         let mut state: Vec<Vec<Buffer>> =
             captures.iter_mut().map(|own| own.split_off(self.captures)).collect();
         loop {
-            let lent = captures.iter().zip(&state).map(|(c, s)| c.iter().chain(s).map(Arg::Borrow).collect());
+            let lent = captures
+                .iter()
+                .zip(&state)
+                .map(|(c, s)| c.iter().chain(s).map(ExecutableArg::Borrow).collect());
             let goes_on = self.cond.run(lent.collect())?;
             if !agreed(scalars(goes_on.iter().map(|own| &own[0]))?)?.as_bool() {
                 return Ok(state);
             }
             let given = captures.iter().zip(state.drain(..));
-            let given = given.map(|(c, s)| c.iter().map(Arg::Borrow).chain(s.into_iter().map(Arg::Donate)));
+            let given = given.map(|(c, s)| {
+                c.iter().map(ExecutableArg::Borrow).chain(s.into_iter().map(ExecutableArg::Donate))
+            });
             state = self.body.run(given.map(Iterator::collect).collect())?;
         }
     }
@@ -321,14 +340,15 @@ impl Loop {
 fn branch(branches: &[SimulatedMesh], c: &Case, mut captures: Vec<Vec<Buffer>>) -> Result<Vec<Vec<Buffer>>> {
     let index: Vec<Buffer> = captures.iter_mut().filter_map(Vec::pop).collect();
     let taken = c.taken(agreed(scalars(index.iter())?)?);
-    branches[taken].run(captures.into_iter().map(|own| own.into_iter().map(Arg::Donate).collect()).collect())
+    branches[taken]
+        .run(captures.into_iter().map(|own| own.into_iter().map(ExecutableArg::Donate).collect()).collect())
 }
 
 fn scalars<'a>(buffers: impl Iterator<Item = &'a Buffer>) -> Result<Vec<Scalar>> {
     buffers.map(|b| Ok(b.to_literal()?.get(0))).collect()
 }
 
-fn exchange(op: &Op, team: &Team, operands: &[Vec<Buffer>]) -> Result<Vec<Vec<Buffer>>> {
+fn exchange(op: &Op, team: &DeviceOwnership, operands: &[Vec<Buffer>]) -> Result<Vec<Vec<Buffer>>> {
     let Some(collective) = op.collective() else { systole_ir::bug!("{} is no collective", op.name()) };
     let operands: Vec<Vec<Literal>> =
         operands.iter().map(|own| own.iter().map(Buffer::to_literal).collect()).collect::<Result<_>>()?;
@@ -339,7 +359,7 @@ fn exchange(op: &Op, team: &Team, operands: &[Vec<Buffer>]) -> Result<Vec<Vec<Bu
 }
 
 /// Adds what one program of several was found to need, run `times`.
-fn add(report: &mut Report, own: &Report, times: usize) {
+fn add(report: &mut ExecutableReport, own: &ExecutableReport, times: usize) {
     report.kernels += own.kernels;
     report.flops += own.flops * times as f64;
     report.arena_bytes = report.arena_bytes.max(own.arena_bytes);
@@ -347,14 +367,14 @@ fn add(report: &mut Report, own: &Report, times: usize) {
 }
 
 /// A piece before it is compiled.
-struct Source {
+struct LocalGraph {
     graph: Arc<Graph>,
     reads: Vec<ValueId>,
     makes: Vec<ValueId>,
 }
 
 /// The stage of each node: how many meetings of the devices lie before it.
-struct Cut<'g> {
+struct CollectiveSplit<'g> {
     graph: &'g Graph,
     stage: Vec<usize>,
     /// Nodes in which devices meet.
@@ -366,8 +386,8 @@ struct Cut<'g> {
     shared: HashSet<ValueId>,
 }
 
-impl<'g> Cut<'g> {
-    fn new(graph: &'g Graph) -> Cut<'g> {
+impl<'g> CollectiveSplit<'g> {
+    fn new(graph: &'g Graph) -> CollectiveSplit<'g> {
         let live = graph.live(&graph.results);
         let (mut stage, mut free) = (vec![0; graph.nodes.len()], vec![false; graph.nodes.len()]);
         let meets: Vec<bool> = graph.nodes.iter().map(|n| n.op.meets()).collect();
@@ -383,7 +403,7 @@ impl<'g> Cut<'g> {
             let outside = |v: &&ValueId| meets[i] || (stage[v.index()] != stage[i] && !free[v.index()]);
             shared.extend(node.inputs.iter().filter(outside));
         }
-        Cut { graph, stage, meets, live, free, shared }
+        CollectiveSplit { graph, stage, meets, live, free, shared }
     }
 
     fn stages(&self) -> usize {
@@ -441,7 +461,7 @@ impl<'g> Cut<'g> {
     }
 
     /// The program of a stage, what it reads and what it makes.
-    fn piece(&self, stage: usize) -> Result<Option<Source>> {
+    fn piece(&self, stage: usize) -> Result<Option<LocalGraph>> {
         let members = self.members(stage);
         let (reads, makes) = (self.reads(&members), self.makes(&members, stage));
         if makes.is_empty() {
@@ -466,7 +486,7 @@ impl<'g> Cut<'g> {
             });
         }
         let results: Vec<Tensor> = makes.iter().map(|v| values[v].clone()).collect();
-        Ok(Some(Source { graph: b.finish(&results)?, reads, makes }))
+        Ok(Some(LocalGraph { graph: b.finish(&results)?, reads, makes }))
     }
 
     /// A stage's nodes and the free ones that they read or that it makes, in order.

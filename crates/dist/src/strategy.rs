@@ -1,8 +1,8 @@
 //! Which arrays of a program are split, and how.
 
 use std::ops::Range;
-use systole_ir::{Error, ErrorKind, Graph, Mesh, Result, Sharding, Spread, TensorType};
-use systole_runtime::Roles;
+use systole_ir::{Error, ErrorKind, Graph, Mesh, Result, Sharding, Shardings, TensorType};
+use systole_runtime::ValueRoles;
 
 /// How a model's steps are split over devices: an argument of `compile`.
 ///
@@ -25,7 +25,7 @@ use systole_runtime::Roles;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Strategy {
-    pub(crate) kind: Kind,
+    pub(crate) kind: StrategyKind,
     pub(crate) mesh: Option<Mesh>,
     /// Without a mesh: how many devices.
     pub(crate) devices: Option<usize>,
@@ -34,7 +34,7 @@ pub struct Strategy {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Kind {
+pub(crate) enum StrategyKind {
     #[default]
     OneDevice,
     DataParallel,
@@ -42,40 +42,40 @@ pub(crate) enum Kind {
     Auto,
 }
 
-const KINDS: [(&str, Kind); 4] = [
-    ("one_device", Kind::OneDevice),
-    ("data_parallel", Kind::DataParallel),
-    ("fully_sharded", Kind::FullySharded),
-    ("auto", Kind::Auto),
+const KINDS: [(&str, StrategyKind); 4] = [
+    ("one_device", StrategyKind::OneDevice),
+    ("data_parallel", StrategyKind::DataParallel),
+    ("fully_sharded", StrategyKind::FullySharded),
+    ("auto", StrategyKind::Auto),
 ];
 
 /// Arrays of fewer elements are not worth splitting.
 const SMALL: usize = 1024;
 
 impl Strategy {
-    fn of(kind: Kind) -> Strategy {
+    fn of(kind: StrategyKind) -> Strategy {
         Strategy { kind, ..Strategy::default() }
     }
 
     /// Everything on one device.
     pub fn one_device() -> Strategy {
-        Strategy::of(Kind::OneDevice)
+        Strategy::of(StrategyKind::OneDevice)
     }
 
     /// Each device takes a part of every batch; gradients are summed.
     pub fn data_parallel() -> Strategy {
-        Strategy::of(Kind::DataParallel)
+        Strategy::of(StrategyKind::DataParallel)
     }
 
     /// As [`data_parallel`](Strategy::data_parallel), and weights and optimizer slots are split along their greatest
     /// dimension that divides. Those of fewer than 1,024 elements stay whole.
     pub fn fully_sharded() -> Strategy {
-        Strategy::of(Kind::FullySharded)
+        Strategy::of(StrategyKind::FullySharded)
     }
 
     /// Data parallel where the backend has several devices, else one device.
     pub fn auto() -> Strategy {
-        Strategy::of(Kind::Auto)
+        Strategy::of(StrategyKind::Auto)
     }
 
     /// The names that [`parse`](Strategy::parse) takes.
@@ -135,7 +135,13 @@ impl Strategy {
     }
 
     /// How a program's parameters and results lie on `mesh`. `split_batch`: false where every device takes all of it.
-    pub fn spread(&self, mesh: &Mesh, graph: &Graph, roles: &Roles, split_batch: bool) -> Result<Spread> {
+    pub fn spread(
+        &self,
+        mesh: &Mesh,
+        graph: &Graph,
+        roles: &ValueRoles,
+        split_batch: bool,
+    ) -> Result<Shardings> {
         let axis = mesh.axis("data").unwrap_or(0);
         let mut params = Vec::with_capacity(graph.params.len());
         for (i, (&p, name)) in graph.params.iter().zip(&graph.param_names).enumerate() {
@@ -152,7 +158,7 @@ impl Strategy {
             _ => Sharding::replicated(ty.rank()),
         };
         let results = graph.result_types().into_iter().enumerate().map(result).collect();
-        Ok(Spread { mesh: mesh.clone(), params, results })
+        Ok(Shardings { mesh: mesh.clone(), params, results })
     }
 
     /// Where a weight, a slot or another value beside the batch lies.
@@ -173,7 +179,7 @@ impl Strategy {
         }
         let parts = mesh.axes()[axis].1;
         let divides = |d: &usize| ty.shape[*d].is_multiple_of(parts);
-        let split = self.kind == Kind::FullySharded && ty.elements() >= SMALL.max(parts);
+        let split = self.kind == StrategyKind::FullySharded && ty.elements() >= SMALL.max(parts);
         // The first of the greatest.
         let best = (0..ty.rank()).rev().filter(divides).max_by_key(|&d| ty.shape[d]);
         Ok(match best {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use systole_data::Dataset;
 use systole_dist::{Strategy, partition};
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, Literal, Result};
 use systole_nn::layers::{self, LayerSpec};
 use systole_nn::loss::sparse_categorical_crossentropy;
@@ -13,8 +13,8 @@ use systole_nn::metric::Metric;
 use systole_nn::optimizer::{Optimizer, adam, adamw, sgd};
 use systole_nn::{Batch, Compile, Fit, Model};
 use systole_runtime::{
-    Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Pieces, ReferenceBackend, Roles,
-    backend,
+    Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ReferenceBackend, ShardedArray,
+    ValueRoles, backend,
 };
 
 const BATCH: usize = 16;
@@ -182,7 +182,7 @@ impl Case {
     }
 
     fn batch(&self, i: u64, size: usize) -> Batch {
-        let mut rng = Stream::new(11, 5, i);
+        let mut rng = RandomStream::new(11, 5, i);
         let shape: Vec<usize> = std::iter::once(size).chain(self.sample.iter().copied()).collect();
         let n = shape.iter().product();
         let x = match self.tokens {
@@ -276,7 +276,7 @@ fn eight_devices_train_as_one_on_the_interpreter() {
     eight_devices_train_as_one(CASES, reference);
 }
 
-fn training_graph(case: &Case, on: Arc<dyn Backend>) -> (Arc<Graph>, Roles) {
+fn training_graph(case: &Case, on: Arc<dyn Backend>) -> (Arc<Graph>, ValueRoles) {
     let mut model = case.model(on, Strategy::one_device());
     model.build(&case.batch(0, 1).sample_types().unwrap()).unwrap();
     model.train_program(BATCH, true).unwrap()
@@ -319,7 +319,7 @@ fn bytes(model: &Model) -> Vec<usize> {
     let weights = model.weights();
     let pieces = weights
         .iter()
-        .map(|(path, b)| b.data::<Pieces>().unwrap_or_else(|| panic!("{path} is in one piece")));
+        .map(|(path, b)| b.data::<ShardedArray>().unwrap_or_else(|| panic!("{path} is in one piece")));
     let mut sums = vec![0; 8];
     for p in pieces {
         assert_eq!(p.parts.len(), 8);

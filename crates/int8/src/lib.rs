@@ -34,4 +34,4 @@ mod plan;
 mod probe;
 mod program;
 
-pub use program::{Program, Settings};
+pub use program::{Int8Program, Settings};

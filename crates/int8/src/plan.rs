@@ -4,7 +4,7 @@
 //! reads and writes stays in the cache, and where tensors are small, many samples share what is read of the weights.
 //! Tensors that are made in one segment and read in another hold all samples; the others are written anew for each part.
 
-use systole_tflite::Model;
+use systole_tflite::TfliteModel;
 
 /// Bytes that a step reads and writes, which stay in a core's cache.
 const NEAR: usize = 1 << 20;
@@ -22,7 +22,7 @@ pub(crate) struct Segment {
 
 /// Where a tensor lies.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Home {
+pub(crate) struct TensorSlot {
     pub slot: usize,
     /// Bytes of a sample.
     pub bytes: usize,
@@ -31,16 +31,16 @@ pub(crate) struct Home {
 }
 
 /// What a step reads and makes: tensors, of which aliases are one.
-pub(crate) struct Uses {
+pub(crate) struct StepTensors {
     pub reads: Vec<usize>,
     pub makes: Vec<usize>,
 }
 
 /// The plan of a graph.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct MemoryPlan {
     /// By tensor; `None`: constants, and what nothing makes.
-    pub homes: Vec<Option<Home>>,
+    pub homes: Vec<Option<TensorSlot>>,
     /// Bytes of a sample in each slot.
     pub slots: Vec<usize>,
     pub segments: Vec<Segment>,
@@ -50,15 +50,15 @@ pub(crate) struct Plan {
 
 /// When a tensor must be kept.
 #[derive(Clone, Copy)]
-struct Span {
+struct TensorLifetime {
     from: usize,
     to: usize,
     is_whole: bool,
 }
 
-impl Plan {
+impl MemoryPlan {
     /// The plan of steps. `root` says which tensor's memory a tensor has.
-    pub fn new(model: &Model, steps: &[Uses], root: &[usize]) -> Plan {
+    pub fn new(model: &TfliteModel, steps: &[StepTensors], root: &[usize]) -> MemoryPlan {
         let bytes = |t: usize| model.tensors.get(t).map_or(0, |t| t.ty.bytes());
         let segments = segments(steps, &bytes);
         let spans = spans(model, steps, &segments, root);
@@ -77,25 +77,25 @@ impl Plan {
                 slots.len() - 1
             });
             slots[slot] = (slots[slot].0.max(bytes(t)), span.to);
-            homes[t] = Some(Home { slot, bytes: bytes(t), is_whole: span.is_whole });
+            homes[t] = Some(TensorSlot { slot, bytes: bytes(t), is_whole: span.is_whole });
         }
         for t in 0..homes.len() {
             homes[t] = homes[root[t]];
         }
         let slots: Vec<usize> = slots.into_iter().map(|(size, _)| size).collect();
         let samples = (TOGETHER / slots.iter().sum::<usize>().max(1)).clamp(1, MOST);
-        Plan { homes, slots, segments, samples }
+        MemoryPlan { homes, slots, segments, samples }
     }
 }
 
 /// Samples of which a step's operands stay near: a power of two.
-fn near(step: &Uses, bytes: &impl Fn(usize) -> usize) -> usize {
+fn near(step: &StepTensors, bytes: &impl Fn(usize) -> usize) -> usize {
     let all: usize = step.reads.iter().chain(&step.makes).map(|t| bytes(*t)).sum();
     let samples = (NEAR / all.max(1)).clamp(1, MOST);
     1 << samples.ilog2()
 }
 
-fn segments(steps: &[Uses], bytes: &impl Fn(usize) -> usize) -> Vec<Segment> {
+fn segments(steps: &[StepTensors], bytes: &impl Fn(usize) -> usize) -> Vec<Segment> {
     let mut all: Vec<Segment> = Vec::new();
     for (n, step) in steps.iter().enumerate() {
         let samples = near(step, bytes);
@@ -111,18 +111,23 @@ fn segments(steps: &[Uses], bytes: &impl Fn(usize) -> usize) -> Vec<Segment> {
     all
 }
 
-fn spans(model: &Model, steps: &[Uses], segments: &[Segment], root: &[usize]) -> Vec<Option<Span>> {
+fn spans(
+    model: &TfliteModel,
+    steps: &[StepTensors],
+    segments: &[Segment],
+    root: &[usize],
+) -> Vec<Option<TensorLifetime>> {
     let segment = |step: usize| segments.iter().find(|s| s.steps.contains(&step));
     let begin = |step: usize| segment(step).map_or(0, |s| s.steps.start);
     let end = |step: usize| segment(step).map_or(steps.len(), |s| s.steps.end);
-    let mut spans: Vec<Option<Span>> = vec![None; model.tensors.len()];
+    let mut spans: Vec<Option<TensorLifetime>> = vec![None; model.tensors.len()];
     // What is given is there before the first step.
     for &t in &model.inputs {
-        spans[root[t]] = Some(Span { from: 0, to: end(0), is_whole: true });
+        spans[root[t]] = Some(TensorLifetime { from: 0, to: end(0), is_whole: true });
     }
     for (n, step) in steps.iter().enumerate() {
         for t in step.makes.iter().map(|t| root[*t]) {
-            spans[t].get_or_insert(Span { from: n, to: n, is_whole: false });
+            spans[t].get_or_insert(TensorLifetime { from: n, to: n, is_whole: false });
         }
         for t in step.reads.iter().map(|t| root[*t]) {
             if let Some(span) = &mut spans[t] {
@@ -147,29 +152,29 @@ fn spans(model: &Model, steps: &[Uses], segments: &[Segment], root: &[usize]) ->
 mod tests {
     use super::*;
     use systole_base::DType;
-    use systole_tflite::{Op, Operator, Tensor};
+    use systole_tflite::{TfliteOp, TfliteOperator, TfliteTensor};
 
     /// A chain of tensors of these sizes.
-    fn chain(sizes: &[usize]) -> (Model, Vec<Uses>, Vec<usize>) {
-        let model = Model {
-            tensors: sizes.iter().map(|n| Tensor::new("t", [1, *n], DType::I8)).collect(),
-            operators: (1..sizes.len()).map(|i| Operator::new(Op::Relu, [i - 1], [i])).collect(),
+    fn chain(sizes: &[usize]) -> (TfliteModel, Vec<StepTensors>, Vec<usize>) {
+        let model = TfliteModel {
+            tensors: sizes.iter().map(|n| TfliteTensor::new("t", [1, *n], DType::I8)).collect(),
+            operators: (1..sizes.len()).map(|i| TfliteOperator::new(TfliteOp::Relu, [i - 1], [i])).collect(),
             inputs: vec![0],
             outputs: vec![sizes.len() - 1],
-            ..Model::default()
+            ..TfliteModel::default()
         };
-        let steps = (1..sizes.len()).map(|i| Uses { reads: vec![i - 1], makes: vec![i] }).collect();
+        let steps = (1..sizes.len()).map(|i| StepTensors { reads: vec![i - 1], makes: vec![i] }).collect();
         (model, steps, (0..sizes.len()).collect())
     }
 
     #[test]
     fn small_tensors_go_together_and_large_ones_stay_near() {
         let (model, steps, root) = chain(&[500_000, 600_000, 600_000, 60_000, 1000, 1000, 10]);
-        let plan = Plan::new(&model, &steps, &root);
+        let plan = MemoryPlan::new(&model, &steps, &root);
         let found: Vec<(usize, usize)> = plan.segments.iter().map(|s| (s.steps.end, s.samples)).collect();
         assert_eq!(found, [(3, 1), (4, 16), (6, 256)]);
         // What passes from one segment to another holds all samples, and nothing else is written there meanwhile.
-        let homes: Vec<Home> = plan.homes.iter().flatten().copied().collect();
+        let homes: Vec<TensorSlot> = plan.homes.iter().flatten().copied().collect();
         assert_eq!(
             homes.iter().map(|h| h.is_whole).collect::<Vec<_>>(),
             [true, false, false, true, true, false, true]

@@ -1,7 +1,7 @@
 //! The reference interpreter: every node by its op's naive `eval`. Slow on purpose; the oracle for backends.
 
 use crate::graph::{Graph, MAX_DEPTH, Op, While, too_deep};
-use crate::op::{Devices, agreed};
+use crate::op::{DeviceCounts, agreed};
 use systole_base::{Literal, Result};
 
 pub use crate::graph::{EvalCx, check_args};
@@ -29,7 +29,11 @@ pub fn run(graph: &Graph, args: &[&Literal]) -> Result<Vec<Literal>> {
 /// assert_eq!(out[1][0].to_f32s(), [3.0]);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
-pub fn run_devices(graph: &Graph, devices: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Vec<Literal>>> {
+pub fn run_devices(
+    graph: &Graph,
+    devices: DeviceCounts,
+    args: &[Vec<&Literal>],
+) -> Result<Vec<Vec<Literal>>> {
     for own in args {
         check_args(graph, &own.iter().map(|a| a.ty()).collect::<Vec<_>>())?;
     }
@@ -38,7 +42,7 @@ pub fn run_devices(graph: &Graph, devices: Devices, args: &[Vec<&Literal>]) -> R
 
 fn in_step(
     graph: &Graph,
-    devices: Devices,
+    devices: DeviceCounts,
     args: &[Vec<&Literal>],
     depth: usize,
 ) -> Result<Vec<Vec<Literal>>> {
@@ -76,7 +80,7 @@ fn in_step(
 
 fn loop_in_step(
     w: &While,
-    devices: Devices,
+    devices: DeviceCounts,
     inputs: &[Vec<&Literal>],
     depth: usize,
 ) -> Result<Vec<Vec<Literal>>> {

@@ -27,9 +27,9 @@ mod sharding;
 pub mod text;
 
 pub use grad::{grad, vjp};
-pub use graph::{DERIVATIVE, Graph, GraphBuilder, Loc, Node, Op, Tensor, ValueId, cost};
+pub use graph::{DERIVATIVE, Graph, GraphBuilder, Node, Op, SourceLoc, Tensor, ValueId, cost};
 pub use op::{attention, composites, control_builders, quantized_weights};
-pub use sharding::{Mesh, Sharding, Spread};
+pub use sharding::{Mesh, Sharding, Shardings};
 pub use systole_base::{
     DType, Dims, Element, Error, ErrorKind, Literal, LiteralBuilder, Result, ResultExt, Scalar, Shape,
     TensorType, bf16, bug, f16, knobs, rng, user_line,

@@ -1,4 +1,4 @@
-//! How arrays are split over several devices: [`Mesh`], [`Sharding`] and, for a whole program, [`Spread`].
+//! How arrays are split over several devices: [`Mesh`], [`Sharding`] and, for a whole program, [`Shardings`].
 //!
 //! The terms are Shardy's (the `sdy` dialect): a mesh names the axes of a box of devices, a sharding names for each
 //! dimension of an array the axes that split it. What no axis splits is the same on all of them.
@@ -209,7 +209,7 @@ impl Sharding {
 
 /// How a program's arguments and results lie on the devices of a mesh.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Spread {
+pub struct Shardings {
     /// The devices.
     pub mesh: Mesh,
     /// One sharding for each parameter.

@@ -1,11 +1,11 @@
 //! Loops, branches and sorting: values and derivatives, against differences in f64.
 
 use systole_ir::{
-    DType, GraphBuilder, Literal, Op, Tensor, TensorType, control_builders, grad, interp, rng::Stream,
+    DType, GraphBuilder, Literal, Op, Tensor, TensorType, control_builders, grad, interp, rng::RandomStream,
 };
 
 fn random(shape: &[usize], seed: u64) -> Literal {
-    let mut s = Stream::new(seed, 1, 2);
+    let mut s = RandomStream::new(seed, 1, 2);
     let n = shape.iter().product();
     let values: Vec<f64> = (0..n).map(|_| s.uniform_f64() * 2.0 - 1.0).collect();
     Literal::from_slice(shape, &values).unwrap()

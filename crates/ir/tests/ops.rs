@@ -1,16 +1,16 @@
 //! Tests that every row of the op table must pass; `fixtures/ops/generate.py` makes the results of XLA.
 
 use systole_ir::op::unary::KNOWN;
-use systole_ir::op::{Op, Sample, TABLE};
-use systole_ir::rng::Stream;
+use systole_ir::op::{Op, OpSample, TABLE};
+use systole_ir::rng::RandomStream;
 use systole_ir::{
     DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, cost, grad, interp, op,
     text,
 };
 
 /// Every sample with its name, `op/label`.
-fn samples() -> Vec<(&'static str, String, Sample)> {
-    let named = |e: &'static op::Entry| {
+fn samples() -> Vec<(&'static str, String, OpSample)> {
+    let named = |e: &'static op::OpEntry| {
         (e.samples)().into_iter().map(|s| (e.name, format!("{}/{}", e.name, s.label), s))
     };
     TABLE.iter().flat_map(named).collect()
@@ -46,14 +46,14 @@ fn text_round_trips() {
 }
 
 /// One graph of the loss y·w and its gradients by the f64 parameters.
-fn with_gradients(name: &str, s: &Sample) -> std::sync::Arc<Graph> {
+fn with_gradients(name: &str, s: &OpSample) -> std::sync::Arc<Graph> {
     let g = GraphBuilder::new("main");
     let xs: Vec<Tensor> = s.graph.param_types().into_iter().map(|t| g.parameter(t, "x")).collect();
     let ys = g.inline(&s.graph, &xs.iter().collect::<Vec<_>>());
     let mut loss = g.scalar(DType::F64, 0.0);
-    let mut weights = Stream::new(2, 3, 4);
+    let mut weights = RandomStream::new(2, 3, 4);
     for y in ys.iter().filter(|y| y.dtype() == DType::F64) {
-        let w = g.constant(op::Domain::Uniform(0.5, 1.5).draw(y.ty(), &mut weights));
+        let w = g.constant(op::ArgDomain::Uniform(0.5, 1.5).draw(y.ty(), &mut weights));
         loss = loss + (y * &w).sum_all();
     }
     let floats: Vec<&Tensor> = xs.iter().filter(|x| x.dtype() == DType::F64).collect();
@@ -67,9 +67,9 @@ fn vjp_agrees_with_central_differences() {
         let graph = with_gradients(&name, &s);
         graph.verify().unwrap_or_else(|e| panic!("{name}: {e}"));
         let args = s.arguments(5);
-        let mut rng = Stream::new(6, 7, 8);
+        let mut rng = RandomStream::new(6, 7, 8);
         let toward: Vec<Literal> =
-            args.iter().map(|a| op::Domain::Uniform(-1.0, 1.0).draw(a.ty(), &mut rng)).collect();
+            args.iter().map(|a| op::ArgDomain::Uniform(-1.0, 1.0).draw(a.ty(), &mut rng)).collect();
         let at = |t: f64| {
             let moved = |(x, d): (&Literal, &Literal)| {
                 let mut b = LiteralBuilder::new(x.ty().clone());
@@ -149,7 +149,7 @@ fn samples_are_of_their_op_and_named_once() {
             assert!(s.graph.nodes.iter().any(|n| n.op.name() == e.name), "{name} does not use its op");
             assert_eq!(s.domains.len(), s.graph.params.len(), "{name}");
         }
-        let empty = |s: &Sample| s.graph.nodes.iter().any(|n| n.outs.iter().any(|t| t.elements() == 0));
+        let empty = |s: &OpSample| s.graph.nodes.iter().any(|n| n.outs.iter().any(|t| t.elements() == 0));
         assert!(own.iter().any(|(_, _, s)| empty(s)), "{} has no sample with a dimension of size 0", e.name);
     }
     for variant in Op::VARIANTS.iter().filter(|v| **v != "Parameter") {
@@ -168,7 +168,7 @@ fn every_accepted_element_type_is_sampled() {
                 .flat_map(|s| s.graph.nodes.iter().map(move |n| (s, n)))
                 .filter(|(_, n)| n.op.name() == e.name)
         };
-        let types = |s: &Sample, n: &systole_ir::Node| -> Vec<DType> {
+        let types = |s: &OpSample, n: &systole_ir::Node| -> Vec<DType> {
             n.inputs.iter().map(|&v| s.graph.ty(v).dtype).chain(n.outs.iter().map(|t| t.dtype)).collect()
         };
         let sampled: Vec<DType> = nodes().flat_map(|(s, n)| types(s, n)).collect();
@@ -252,8 +252,11 @@ fn difference(ours: &Literal, theirs: &Literal, ulp: u32, is_sum: bool) -> Optio
     })
 }
 
-fn sums(s: &Sample) -> bool {
-    s.graph.nodes.iter().any(|n| matches!(n.op.rule().lower(), op::Lowering::Fold | op::Lowering::Contract))
+fn sums(s: &OpSample) -> bool {
+    s.graph
+        .nodes
+        .iter()
+        .any(|n| matches!(n.op.rule().lower(), op::LoweringClass::Fold | op::LoweringClass::Contract))
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The text form: exactness, variants of spelling, and hostile input.
 
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{
-    DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Sharding, Spread, Tensor, TensorType,
+    DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Sharding, Shardings, Tensor, TensorType,
     control_builders, grad, op, text,
 };
 
@@ -66,7 +66,7 @@ fn arrays_round_trip_to_the_bit() {
         let bits: Vec<u64> = match dtype.size() {
             1 | 2 => (0..1u64 << dtype.bits()).collect(),
             _ => {
-                let mut s = Stream::new(1, 2, dtype.size() as u64);
+                let mut s = RandomStream::new(1, 2, dtype.size() as u64);
                 let edges = [0, 1, 1 << 31, 1 << 63, 0x7f80_0001, 0xffc0_0000, 0x7ff0 << 48 | 1, u64::MAX];
                 edges.into_iter().chain((0..5000).map(|_| s.next_u64())).collect()
             }
@@ -148,7 +148,7 @@ fn a_program_for_a_mesh_says_how_its_arrays_are_split() {
     let x = g.parameter(TensorType::new(DType::F32, [8, 3]), "x");
     let graph = g.finish(&[&x + &x, x.sum_all()]).unwrap();
     let rows = Sharding::replicated(2).split(0, 0);
-    let spread = Spread {
+    let spread = Shardings {
         mesh: "data=4,model=1".parse().unwrap(),
         params: vec![rows.clone()],
         results: vec![rows, Sharding::replicated(0)],
@@ -230,7 +230,7 @@ fn damaged_text_never_panics() {
     for e in op::TABLE {
         texts.extend((e.samples)().first().map(|s| text::print(&s.graph)));
     }
-    let mut s = Stream::new(4, 5, 6);
+    let mut s = RandomStream::new(4, 5, 6);
     let mut refused = 0;
     for (i, whole) in texts.iter().enumerate() {
         let step = if i == 0 { 7 } else { 1 };
@@ -284,7 +284,7 @@ fn bodies_that_may_not_capture_are_refused() {
 #[test]
 fn a_float_literal_reads_back_whatever_its_type() {
     // Shortest decimals of f32 that round twice on the way through f64 would be caught here.
-    let mut s = Stream::new(9, 9, 9);
+    let mut s = RandomStream::new(9, 9, 9);
     let mut b = LiteralBuilder::new(TensorType::new(DType::F32, [30]));
     for i in 0..30 {
         b.set(i, Scalar::Float(f32::from_bits(s.next_u32() & 0x7fff_ffff) as f64));

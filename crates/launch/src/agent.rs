@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// The first line of an agent's standard input. Nothing of it stands in a command that others on the machine could read.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Order {
+pub(crate) struct AgentRequest {
     /// The folder to be in.
     pub(crate) folder: PathBuf,
     pub(crate) args: Vec<String>,
@@ -42,7 +42,7 @@ pub fn run_agent(note: impl Fn(&str)) -> Result<u8> {
     let signals = Signals::install()?;
     let mut first = String::new();
     let order = stdin().lock().read_line(&mut first).ok().and_then(|_| serde_json::from_str(&first).ok());
-    let order: Order = order.ok_or_else(|| {
+    let order: AgentRequest = order.ok_or_else(|| {
         let e = Error::new(ErrorKind::Config, "an agent is told what to run over its standard input");
         e.hint("it is for `systole launch --hosts` to start it; both programs must be of one version")
     })?;
@@ -53,7 +53,7 @@ pub fn run_agent(note: impl Fn(&str)) -> Result<u8> {
     attend(&mut child, &signals, &words())
 }
 
-impl Order {
+impl AgentRequest {
     fn start(&self) -> Result<Child> {
         let failed =
             |e: std::io::Error| Error::new(ErrorKind::Io, "cannot start a process").because(e.to_string());

@@ -18,13 +18,13 @@ mod watch;
 
 pub use agent::{COMMAND as AGENT, run_agent};
 pub use machines::check_hosts;
-pub use output::Output;
+pub use output::LaunchOutput;
 
-use agent::Order;
-use log_merge::{Label, MergedLog, lines};
-use machines::{Machine, chosen, machines};
+use agent::AgentRequest;
+use log_merge::{LinePrefix, MergedLog, lines};
+use machines::{LaunchMachine, chosen, machines};
 use process::Process;
-use process_rank::{PORT, Part};
+use process_rank::{PORT, ProcessRank};
 use scheduler_env::part;
 use serde_json::Value;
 use signals::Signals;
@@ -35,9 +35,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use systole_config::{LaunchConfig, LaunchPlace};
+use systole_config::{LaunchConfig, LaunchTarget};
 use systole_ir::{Error, ErrorKind, Result, knobs};
-use watch::{Ended, watch};
+use watch::{LaunchEnd, watch};
 
 /// The plugin's advice when a partner is gone: a launch that started only this process follows it itself.
 const START_AGAIN: &str = "start all processes again";
@@ -57,7 +57,7 @@ pub struct ProcessCommand {
 }
 
 /// How a launch ended.
-pub struct Summary {
+pub struct LaunchSummary {
     /// Exit code of the launcher.
     pub code: u8,
     /// Number of processes at the end.
@@ -78,12 +78,12 @@ pub struct Summary {
 pub struct Launch {
     config: LaunchConfig,
     /// The part of this launch, where a cluster starts one for each process.
-    part: Option<Part>,
-    machines: Vec<Machine>,
+    part: Option<ProcessRank>,
+    machines: Vec<LaunchMachine>,
     env: BTreeMap<String, String>,
     /// Which processes' lines are shown; `None`: all.
     pub shown: Option<Vec<u32>>,
-    /// Whether a JSON object that the first process prints is kept for the [`Summary`].
+    /// Whether a JSON object that the first process prints is kept for the [`LaunchSummary`].
     pub collect_result: bool,
 }
 
@@ -113,12 +113,12 @@ impl Launch {
     ///
     /// # Errors
     /// If the log cannot be written, a process cannot be started, or one is lost and no restart is left.
-    pub fn run(self, command: ProcessCommand, output: &dyn Output) -> Result<Summary> {
+    pub fn run(self, command: ProcessCommand, output: &dyn LaunchOutput) -> Result<LaunchSummary> {
         let name =
             self.part.as_ref().map_or("launch.log".into(), |part| format!("launch-{}.log", part.index));
         let in_folder = command.run_dir.as_ref().map(|folder| folder.join(name));
         let told = MergedLog::new(output, self.shown.as_deref(), self.config.log.as_deref(), in_folder)?;
-        let mut run = Run {
+        let mut run = RunningLaunch {
             launch: self,
             command,
             output,
@@ -152,10 +152,10 @@ fn environment(config: &LaunchConfig) -> Result<BTreeMap<String, String>> {
 }
 
 /// A launch at work.
-struct Run<'a> {
+struct RunningLaunch<'a> {
     launch: Launch,
     command: ProcessCommand,
-    output: &'a dyn Output,
+    output: &'a dyn LaunchOutput,
     told: MergedLog<'a>,
     signals: Signals,
     /// What the first process hands over.
@@ -163,7 +163,7 @@ struct Run<'a> {
     restarts: u32,
 }
 
-impl Run<'_> {
+impl RunningLaunch<'_> {
     /// Reports which process of a cluster's this is, and by which name it looks for the first.
     fn introduce(&self) {
         if let Some(part) = self.launch.part.as_ref().filter(|part| part.count > 1) {
@@ -173,17 +173,17 @@ impl Run<'_> {
     }
 
     /// Starts all, and restarts them where that is allowed.
-    fn all(&mut self) -> Result<Summary> {
+    fn all(&mut self) -> Result<LaunchSummary> {
         let mut crew = chosen(&self.launch.machines, 0, 1, None).unwrap_or_default();
         let code = loop {
             match self.round(&crew)? {
-                Ended::With(code) => break code,
-                Ended::Lost { machine, who } => crew = self.after(machine, &who, crew)?,
+                LaunchEnd::With(code) => break code,
+                LaunchEnd::Lost { machine, who } => crew = self.after(machine, &who, crew)?,
             }
         };
         let processes = self.launch.part.as_ref().map_or(crew.len() as u32, |part| part.count);
         let out = self.launch.machines.iter().filter(|machine| machine.is_out);
-        Ok(Summary {
+        Ok(LaunchSummary {
             code,
             processes,
             devices: processes * self.devices(),
@@ -200,7 +200,7 @@ impl Run<'_> {
 
     /// SLURM sends signals to all processes of a task: a second one would end training at once.
     fn all_get_signals(&self) -> bool {
-        self.launch.config.place == LaunchPlace::Slurm
+        self.launch.config.place == LaunchTarget::Slurm
     }
 
     /// Who takes part after one is lost.
@@ -239,9 +239,9 @@ impl Run<'_> {
     }
 
     /// Starts one process for each entry of `crew`, its machine, and waits until all have ended.
-    fn round(&self, crew: &[usize]) -> Result<Ended> {
+    fn round(&self, crew: &[usize]) -> Result<LaunchEnd> {
         let port = match (self.launch.config.place, crew.len()) {
-            (LaunchPlace::ThisMachine, 2..) => free_port()?,
+            (LaunchTarget::ThisMachine, 2..) => free_port()?,
             _ => self.launch.config.port.unwrap_or(PORT),
         };
         let mut processes: Vec<Process> = Vec::new();
@@ -261,9 +261,9 @@ impl Run<'_> {
         let seen = std::thread::scope(|scope| {
             for process in &mut processes {
                 let (told, more) = process.streams();
-                let label = Label { index: process.label.index, text: process.label.text.clone() };
+                let label = LinePrefix { index: process.label.index, text: process.label.text.clone() };
                 scope.spawn({
-                    let label = Label { index: label.index, text: label.text.clone() };
+                    let label = LinePrefix { index: label.index, text: label.text.clone() };
                     let is_first = self.is_first(&label);
                     move || lines(told, |line| self.take(&label, is_first, line))
                 });
@@ -282,12 +282,12 @@ impl Run<'_> {
     }
 
     /// Whether a process is the one whose object is handed over.
-    fn is_first(&self, label: &Label) -> bool {
+    fn is_first(&self, label: &LinePrefix) -> bool {
         label.index == self.launch.part.as_ref().map_or(0, |part| part.index)
     }
 
     /// A line of a process's standard output.
-    fn take(&self, label: &Label, is_first: bool, line: &str) {
+    fn take(&self, label: &LinePrefix, is_first: bool, line: &str) {
         let object =
             if self.launch.collect_result && is_first { serde_json::from_str(line).ok() } else { None };
         match object {
@@ -304,7 +304,7 @@ impl Run<'_> {
         let name = self.launch.machines[machine].name.as_deref();
         let index = self.launch.part.as_ref().map_or(at as u32, |part| part.index);
         let text = name.map_or_else(|| index.to_string(), |name| format!("{index} {name}"));
-        let label = Label { index, text };
+        let label = LinePrefix { index, text };
         let options = (knobs::PJRT_OPTIONS.name, self.options(crew, index, port));
         let args = &self.command.args;
         let Some(name) = name else {
@@ -320,7 +320,7 @@ impl Run<'_> {
         let folder = std::env::current_dir()
             .map_err(|e| Error::new(ErrorKind::Io, "there is no folder to be in").because(e.to_string()))?;
         let share = if self.command.sets_threads { 0 } else { self.launch.machines[machine].slots };
-        let order = Order {
+        let order = AgentRequest {
             folder,
             args: args.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             env,

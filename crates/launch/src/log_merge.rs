@@ -1,6 +1,6 @@
 //! What processes say, merged: on the terminal those that are to be shown, in the log all of them.
 
-use crate::output::Output;
+use crate::output::LaunchOutput;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -13,19 +13,19 @@ const MOST_WAITING: usize = 10_000;
 
 /// Where lines go.
 pub(crate) struct MergedLog<'a> {
-    output: &'a dyn Output,
+    output: &'a dyn LaunchOutput,
     shown: Option<Vec<u32>>,
-    log: Mutex<Log>,
+    log: Mutex<LogFile>,
 }
 
 /// A process's number, and what stands before its lines.
-pub(crate) struct Label {
+pub(crate) struct LinePrefix {
     pub(crate) index: u32,
     pub(crate) text: String,
 }
 
 #[derive(Default)]
-struct Log {
+struct LogFile {
     path: Option<PathBuf>,
     file: Option<File>,
     /// What was said before the folder of the run was there.
@@ -38,7 +38,7 @@ impl<'a> MergedLog<'a> {
     /// # Errors
     /// When the log cannot be written.
     pub(crate) fn new(
-        output: &'a dyn Output,
+        output: &'a dyn LaunchOutput,
         shown: Option<&[u32]>,
         log: Option<&Path>,
         in_folder: Option<PathBuf>,
@@ -47,9 +47,9 @@ impl<'a> MergedLog<'a> {
             Some(path) => {
                 let hint = "choose another file with --log";
                 let file = opened(path).map_err(|e| Error::io("cannot write", path, e).hint(hint))?;
-                Log { path: Some(path.into()), file: Some(file), waiting: Vec::new() }
+                LogFile { path: Some(path.into()), file: Some(file), waiting: Vec::new() }
             }
-            None => Log { path: in_folder, ..Log::default() },
+            None => LogFile { path: in_folder, ..LogFile::default() },
         };
         Ok(MergedLog { output, shown: shown.map(<[u32]>::to_vec), log: Mutex::new(log) })
     }
@@ -70,7 +70,7 @@ impl<'a> MergedLog<'a> {
     }
 
     /// A line that a process wrote to its standard output.
-    pub(crate) fn result(&self, label: &Label, line: &str) {
+    pub(crate) fn result(&self, label: &LinePrefix, line: &str) {
         let line = format!("[{}] {line}", label.text);
         self.write(&line);
         if self.shows(label) {
@@ -79,7 +79,7 @@ impl<'a> MergedLog<'a> {
     }
 
     /// All that a process writes to its standard error.
-    pub(crate) fn errors(&self, label: &Label, stream: Option<impl Read>, mut each: impl FnMut(&str)) {
+    pub(crate) fn errors(&self, label: &LinePrefix, stream: Option<impl Read>, mut each: impl FnMut(&str)) {
         let mut is_error = false;
         lines(stream, |text| {
             each(text);
@@ -99,7 +99,7 @@ impl<'a> MergedLog<'a> {
         log.path.clone().filter(|_| log.file.is_some())
     }
 
-    fn shows(&self, label: &Label) -> bool {
+    fn shows(&self, label: &LinePrefix) -> bool {
         self.shown.as_ref().is_none_or(|shown| shown.contains(&label.index))
     }
 
@@ -108,13 +108,13 @@ impl<'a> MergedLog<'a> {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(e) = log.write(line) {
             let path = log.path.take().unwrap_or_default();
-            *log = Log::default();
+            *log = LogFile::default();
             self.output.note(&format!("[launch] the log ends here: cannot write {}: {e}", path.display()));
         }
     }
 }
 
-impl Log {
+impl LogFile {
     fn write(&mut self, line: &str) -> std::io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         let line = format!("{} {line}\n", now());

@@ -1,7 +1,7 @@
 //! The machines of a launch: the file that lists them, and which of them take part.
 
 use std::path::Path;
-use systole_config::{LaunchConfig, LaunchPlace};
+use systole_config::{LaunchConfig, LaunchTarget};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::did_you_mean::suggestion;
 
@@ -10,7 +10,7 @@ const MOST: u32 = 1024;
 
 /// Where processes are started. Those of one machine are lost together.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Machine {
+pub(crate) struct LaunchMachine {
     /// `None`: this one.
     pub(crate) name: Option<String>,
     /// How many processes it takes.
@@ -21,9 +21,9 @@ pub(crate) struct Machine {
     pub(crate) is_out: bool,
 }
 
-impl Machine {
-    fn new(name: Option<String>, slots: u32) -> Machine {
-        Machine { name, slots, deaths: 0, is_out: false }
+impl LaunchMachine {
+    fn new(name: Option<String>, slots: u32) -> LaunchMachine {
+        LaunchMachine { name, slots, deaths: 0, is_out: false }
     }
 }
 
@@ -39,19 +39,19 @@ pub fn check_hosts(config: &LaunchConfig) -> Result<()> {
 ///
 /// # Errors
 /// When the file cannot be read, or a line makes no sense.
-pub(crate) fn machines(config: &LaunchConfig) -> Result<Vec<Machine>> {
+pub(crate) fn machines(config: &LaunchConfig) -> Result<Vec<LaunchMachine>> {
     match (&config.hosts, config.place) {
-        (Some(path), LaunchPlace::Hosts) => {
+        (Some(path), LaunchTarget::Hosts) => {
             let text = std::fs::read_to_string(path)
                 .map_err(|e| Error::io("cannot read", path, e).at("--hosts").hint("check the path"))?;
             listed(&text, path)
         }
-        _ => Ok((0..config.nproc.unwrap_or(1)).map(|_| Machine::new(None, 1)).collect()),
+        _ => Ok((0..config.nproc.unwrap_or(1)).map(|_| LaunchMachine::new(None, 1)).collect()),
     }
 }
 
-fn listed(text: &str, path: &Path) -> Result<Vec<Machine>> {
-    let mut machines: Vec<Machine> = Vec::new();
+fn listed(text: &str, path: &Path) -> Result<Vec<LaunchMachine>> {
+    let mut machines: Vec<LaunchMachine> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let place = || format!("{}, line {}", path.display(), index + 1);
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
@@ -69,7 +69,7 @@ fn listed(text: &str, path: &Path) -> Result<Vec<Machine>> {
         for word in words {
             slots = slots_of(word).map_err(|e| e.at(place()))?;
         }
-        machines.push(Machine::new(Some(name.into()), slots));
+        machines.push(LaunchMachine::new(Some(name.into()), slots));
     }
     let processes: u32 = machines.iter().map(|machine| machine.slots).sum();
     if !(1..=MOST).contains(&processes) {
@@ -93,7 +93,7 @@ fn slots_of(word: &str) -> Result<u32> {
 /// The processes of a round, as the machine of each: all that are left, or where `batch` must divide as many machines as its devices
 /// divide for; the others stay in reserve. `None`: no number of them, of `least` processes at least, divides it.
 pub(crate) fn chosen(
-    machines: &[Machine],
+    machines: &[LaunchMachine],
     least: u32,
     devices: u32,
     batch: Option<u64>,
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn as_many_take_part_as_the_batch_divides_by() {
-        let mut four: Vec<Machine> = (0..4).map(|_| Machine::new(None, 1)).collect();
+        let mut four: Vec<LaunchMachine> = (0..4).map(|_| LaunchMachine::new(None, 1)).collect();
         assert_eq!(chosen(&four, 1, 2, None), Some(vec![0, 1, 2, 3]));
         four[1].is_out = true;
         assert_eq!(chosen(&four, 1, 2, None), Some(vec![0, 2, 3]));
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(chosen(&four, 3, 2, Some(16)), None);
         four[0].is_out = true;
         assert_eq!(chosen(&four, 1, 2, Some(16)), Some(vec![2, 3]));
-        let uneven = [Machine::new(None, 2), Machine::new(None, 1)];
+        let uneven = [LaunchMachine::new(None, 2), LaunchMachine::new(None, 1)];
         assert_eq!(chosen(&uneven, 1, 1, Some(8)), Some(vec![0, 0]));
         assert_eq!(chosen(&uneven, 1, 1, Some(9)), Some(vec![0, 0, 1]));
         assert_eq!(chosen(&uneven, 1, 1, Some(7)), None);

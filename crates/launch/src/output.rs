@@ -1,7 +1,7 @@
 //! Where a launch writes its lines.
 
 /// Where the launcher's own lines and those of its processes go.
-pub trait Output: Sync {
+pub trait LaunchOutput: Sync {
     /// Writes a line to standard output.
     fn line(&self, text: &str);
     /// Writes a line to standard error.

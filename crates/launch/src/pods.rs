@@ -5,7 +5,7 @@
 //! the cluster: `JOBSET-REPLICATEDJOB-JOB-POD.JOBSET`. JobSet itself sets no variables: a manifest takes them from its annotations, as
 //! `systole cloud gke` does.
 
-use crate::process_rank::{PORT, Part, Variables};
+use crate::process_rank::{PORT, ProcessRank, VariableLookup};
 use systole_config::LaunchConfig;
 use systole_ir::{Error, ErrorKind, Result};
 
@@ -32,7 +32,7 @@ const SLICES_ADDRESS: &str = "MEGASCALE_COORDINATOR_ADDRESS";
 ///
 /// # Errors
 /// When a variable is missing, or is no number where it must be one.
-pub(crate) fn of_pod(config: &LaunchConfig, variable: Variables<'_>) -> Result<Part> {
+pub(crate) fn of_pod(config: &LaunchConfig, variable: VariableLookup<'_>) -> Result<ProcessRank> {
     let pod = Pod { variable };
     pod.first_number(&[POD, PROCESS[0], PROCESS[1]])?.ok_or_else(no_pod)?;
     let hosts = pod.hosts();
@@ -51,7 +51,7 @@ pub(crate) fn of_pod(config: &LaunchConfig, variable: Variables<'_>) -> Result<P
         None => pod.found_address(count, jobs.unwrap_or(1), hosts)?,
     };
     let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    Ok(Part { index, count, address: if has_port { address } else { format!("{address}:{port}") } })
+    Ok(ProcessRank { index, count, address: if has_port { address } else { format!("{address}:{port}") } })
 }
 
 fn missing(what: &str, hint: String) -> Error {
@@ -69,7 +69,7 @@ fn annotated(variable: &str, annotation: &str) -> String {
 }
 
 struct Pod<'a> {
-    variable: Variables<'a>,
+    variable: VariableLookup<'a>,
 }
 
 impl Pod<'_> {

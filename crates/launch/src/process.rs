@@ -1,7 +1,7 @@
 //! One of the processes of a launch: on this machine a child, on another one what an agent there has started.
 
-use super::agent::{self, KILL, Order, SIGNALLED};
-use super::log_merge::Label;
+use super::agent::{self, AgentRequest, KILL, SIGNALLED};
+use super::log_merge::LinePrefix;
 use super::signals::{FORWARDED, apart, killed, send};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::Write;
@@ -19,25 +19,25 @@ const NO_PROGRAM: [i32; 2] = [126, 127];
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Process {
-    pub(crate) label: Label,
+    pub(crate) label: LinePrefix,
     /// Which of the machines it is on.
     pub(crate) machine: usize,
     /// The name of that machine, where it is another one.
     name: Option<String>,
     child: Child,
-    agent: Option<Agent>,
+    agent: Option<AgentConnection>,
     ended: Option<ExitStatus>,
 }
 
 /// The way to an agent.
-struct Agent {
+struct AgentConnection {
     orders: Option<ChildStdin>,
     /// When it was told to kill.
     killed: Option<Instant>,
 }
 
 /// How a process ended.
-pub(crate) enum End {
+pub(crate) enum ProcessExit {
     /// By itself, with this code.
     Code(i32),
     /// It was killed, or cannot be reached: how.
@@ -52,7 +52,7 @@ impl Process {
     /// One on this machine. `gets_signals`: whether those that are sent to this process reach it, too.
     pub(crate) fn here(
         mut command: Command,
-        label: Label,
+        label: LinePrefix,
         machine: usize,
         gets_signals: bool,
     ) -> Result<Process> {
@@ -66,10 +66,10 @@ impl Process {
 
     /// One on another machine, where `program` lies.
     pub(crate) fn there(
-        order: &Order,
+        order: &AgentRequest,
         program: &Path,
         name: &str,
-        label: Label,
+        label: LinePrefix,
         machine: usize,
     ) -> Result<Process> {
         let way = knobs::SSH.get();
@@ -91,7 +91,7 @@ impl Process {
             // Where it has ended already, how it ended says why.
             let _ = writeln!(orders, "{text}");
         }
-        let agent = Some(Agent { orders, killed: None });
+        let agent = Some(AgentConnection { orders, killed: None });
         Ok(Process { label, machine, name: Some(name.into()), child, agent, ended: None })
     }
 
@@ -125,22 +125,22 @@ impl Process {
     }
 
     /// How it ended, if it has.
-    pub(crate) fn end(&self) -> Option<End> {
+    pub(crate) fn end(&self) -> Option<ProcessExit> {
         let status = self.ended?;
         let way = || knobs::SSH.get().split_whitespace().next().map_or_else(String::new, String::from);
         Some(match (killed(status), status.code().unwrap_or(1), &self.name) {
-            (Some(signal), _, None) => End::Lost(format!("was killed by signal {signal}")),
+            (Some(signal), _, None) => ProcessExit::Lost(format!("was killed by signal {signal}")),
             (Some(signal), _, Some(_)) => {
-                End::Lost(format!("is lost: {} was killed by signal {signal}", way()))
+                ProcessExit::Lost(format!("is lost: {} was killed by signal {signal}", way()))
             }
             (None, UNREACHED, Some(_)) => {
-                End::Lost(format!("cannot be reached: {} ended with {UNREACHED}", way()))
+                ProcessExit::Lost(format!("cannot be reached: {} ended with {UNREACHED}", way()))
             }
             // Those two are how training ends that is told to stop.
             (None, code, Some(_)) if code > SIGNALLED && ![SIGINT, SIGTERM].contains(&(code - SIGNALLED)) => {
-                End::Lost(format!("was killed by signal {}", code - SIGNALLED))
+                ProcessExit::Lost(format!("was killed by signal {}", code - SIGNALLED))
             }
-            (None, code, _) => End::Code(code),
+            (None, code, _) => ProcessExit::Code(code),
         })
     }
 
@@ -150,7 +150,7 @@ impl Process {
     /// When it ended so.
     pub(crate) fn check_program(&self) -> Result<()> {
         match (&self.name, self.end()) {
-            (Some(name), Some(End::Code(code))) if NO_PROGRAM.contains(&code) => {
+            (Some(name), Some(ProcessExit::Code(code))) if NO_PROGRAM.contains(&code) => {
                 let e =
                     Error::new(ErrorKind::Config, format!("{name} cannot start the program")).at("--hosts");
                 Err(e.hint("all machines need it at the same path, or name it: --program FILE"))
@@ -193,7 +193,7 @@ impl Process {
     }
 }
 
-impl Agent {
+impl AgentConnection {
     fn say(&mut self, word: &str) {
         if let Some(orders) = &mut self.orders {
             // Where it is gone, so is who would hear it.

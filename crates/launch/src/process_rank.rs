@@ -4,7 +4,7 @@
 pub(crate) const PORT: u16 = 8476;
 /// One of a run's processes.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Part {
+pub(crate) struct ProcessRank {
     pub(crate) index: u32,
     pub(crate) count: u32,
     /// Where process 0 listens, `HOST:PORT`.
@@ -12,4 +12,4 @@ pub(crate) struct Part {
 }
 
 /// What a variable is set to.
-pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(crate) type VariableLookup<'a> = &'a dyn Fn(&str) -> Option<String>;

@@ -2,8 +2,8 @@
 //! server of a TPU VM. Those of Kubernetes have a file of their own.
 
 use crate::pods::of_pod;
-use crate::process_rank::{PORT, Part, Variables};
-use systole_config::{LaunchConfig, LaunchPlace};
+use crate::process_rank::{PORT, ProcessRank, VariableLookup};
+use systole_config::{LaunchConfig, LaunchTarget};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_pjrt::TpuClusterResolver;
 
@@ -14,13 +14,13 @@ const JOB_PORTS: u32 = 4096;
 ///
 /// # Errors
 /// When the surroundings are others, or do not say enough.
-pub(crate) fn part(config: &LaunchConfig, tpu: &str) -> Result<Option<Part>> {
+pub(crate) fn part(config: &LaunchConfig, tpu: &str) -> Result<Option<ProcessRank>> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let part = match config.place {
-        LaunchPlace::ThisMachine | LaunchPlace::Hosts => return Ok(None),
-        LaunchPlace::Slurm => of_slurm(config, &variable)?,
-        LaunchPlace::K8s => of_pod(config, &variable)?,
-        LaunchPlace::Tpu => of_tpu(config, tpu)?,
+        LaunchTarget::ThisMachine | LaunchTarget::Hosts => return Ok(None),
+        LaunchTarget::Slurm => of_slurm(config, &variable)?,
+        LaunchTarget::K8s => of_pod(config, &variable)?,
+        LaunchTarget::Tpu => of_tpu(config, tpu)?,
     };
     if part.index >= part.count {
         let what = format!("this is process {} of {}", part.index, part.count);
@@ -30,7 +30,7 @@ pub(crate) fn part(config: &LaunchConfig, tpu: &str) -> Result<Option<Part>> {
     Ok(Some(part))
 }
 
-fn of_slurm(config: &LaunchConfig, variable: Variables<'_>) -> Result<Part> {
+fn of_slurm(config: &LaunchConfig, variable: VariableLookup<'_>) -> Result<ProcessRank> {
     let wrong = |what: &str| {
         let e = Error::new(ErrorKind::Config, what).at("--slurm");
         e.hint("start it by srun, once for each process: srun systole launch --slurm -- train …")
@@ -49,7 +49,7 @@ fn of_slurm(config: &LaunchConfig, variable: Variables<'_>) -> Result<Part> {
     let node = nodes.as_deref().map(first_node).filter(|node| !node.is_empty());
     let node = node.ok_or_else(|| wrong("SLURM does not say on which machines the job is"))?;
     let port = config.port.map_or(65_536 - JOB_PORTS + job % JOB_PORTS, u32::from);
-    Ok(Part { index, count, address: format!("{node}:{port}") })
+    Ok(ProcessRank { index, count, address: format!("{node}:{port}") })
 }
 
 /// The first of SLURM's list of machines: `gpu07` of `gpu[07-09,12],x`.
@@ -67,7 +67,7 @@ fn first_node(list: &str) -> String {
     }
 }
 
-fn of_tpu(config: &LaunchConfig, name: &str) -> Result<Part> {
+fn of_tpu(config: &LaunchConfig, name: &str) -> Result<ProcessRank> {
     let tpu = TpuClusterResolver::new("").map_err(|e| e.at("--tpu"))?;
     if let Some(other) = tpu.name.as_ref().filter(|other| !name.is_empty() && *other != name) {
         let what = format!("this is a host of the TPU {other}, not of {name}");
@@ -79,7 +79,7 @@ fn of_tpu(config: &LaunchConfig, name: &str) -> Result<Part> {
         return Err(e.because(why).hint("run it on the TPU VM itself, on each host of the slice"));
     };
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    Ok(Part {
+    Ok(ProcessRank {
         index: number(tpu.slice_id * tpu.hosts.len() + tpu.worker),
         count: number(tpu.slices * tpu.hosts.len()),
         address: format!("{first}:{}", config.port.unwrap_or(PORT)),
@@ -94,8 +94,8 @@ mod tests {
         move |name| all.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
     }
 
-    fn part_of(index: u32, count: u32, address: &str) -> Part {
-        Part { index, count, address: address.into() }
+    fn part_of(index: u32, count: u32, address: &str) -> ProcessRank {
+        ProcessRank { index, count, address: address.into() }
     }
 
     #[test]

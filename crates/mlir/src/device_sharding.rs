@@ -20,7 +20,7 @@ const MOST_DEVICES: usize = 1024;
 /// # Ok::<(), systole_base::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tiles {
+pub struct DeviceSharding {
     /// Into how many parts each dimension is split.
     counts: Vec<usize>,
     /// The tile of each device, by its place in the assignment; tiles are numbered in row-major order.
@@ -29,10 +29,10 @@ pub struct Tiles {
     term: Vec<usize>,
 }
 
-impl Tiles {
+impl DeviceSharding {
     /// Every device has all of an array of `rank` dimensions.
-    pub fn replicated(rank: usize, devices: usize) -> Tiles {
-        Tiles { counts: vec![1; rank], owner: vec![0; devices], term: vec![0; devices] }
+    pub fn replicated(rank: usize, devices: usize) -> DeviceSharding {
+        DeviceSharding { counts: vec![1; rank], owner: vec![0; devices], term: vec![0; devices] }
     }
 
     /// Whether every device has all of it.
@@ -46,8 +46,8 @@ impl Tiles {
     }
 
     /// Where the same parts lie, but each device has its own values.
-    pub fn without_terms(&self) -> Tiles {
-        Tiles { term: vec![0; self.term.len()], ..self.clone() }
+    pub fn without_terms(&self) -> DeviceSharding {
+        DeviceSharding { term: vec![0; self.term.len()], ..self.clone() }
     }
 
     /// How many devices there are.
@@ -65,12 +65,13 @@ impl Tiles {
         unreduced: &[String],
         mesh: &[(String, u64)],
         devices: usize,
-    ) -> Result<Tiles> {
+    ) -> Result<DeviceSharding> {
         let total = mesh.iter().try_fold(1u64, |n, (_, size)| n.checked_mul(*size));
         if total != Some(devices as u64) {
             return Err(wrong(format!("a mesh {mesh:?} for {devices} devices")));
         }
-        let mut tiles = Tiles { counts: Vec::new(), owner: vec![0; devices], term: vec![0; devices] };
+        let mut tiles =
+            DeviceSharding { counts: Vec::new(), owner: vec![0; devices], term: vec![0; devices] };
         for axes in dims {
             let mut count = 1;
             for axis in axes {
@@ -95,13 +96,13 @@ impl Tiles {
     ///
     /// # Errors
     /// `Data` when it is none of them, or for other devices.
-    pub fn of_text(text: &str, rank: usize, devices: usize) -> Result<Tiles> {
+    pub fn of_text(text: &str, rank: usize, devices: usize) -> Result<DeviceSharding> {
         let wrong = || wrong(format!("the sharding {text} is not understood for {devices} devices"));
         let inner = text.trim().strip_prefix('{').and_then(|t| t.strip_suffix('}')).ok_or_else(wrong)?.trim();
         let Some(rest) = inner.strip_prefix("devices=[") else {
             let known = ["replicated", "maximal", "manual", "unknown", "unreduced"];
             let known = known.iter().any(|word| inner.starts_with(word));
-            return if known { Ok(Tiles::replicated(rank, devices)) } else { Err(wrong()) };
+            return if known { Ok(DeviceSharding::replicated(rank, devices)) } else { Err(wrong()) };
         };
         let (dims, rest) = rest.split_once(']').ok_or_else(wrong)?;
         let dims = numbers(dims).ok_or_else(wrong)?;
@@ -117,11 +118,11 @@ impl Tiles {
         }
         match owner.contains(&usize::MAX) {
             true => Err(wrong()),
-            false => Ok(Tiles { counts: dims[..rank].to_vec(), owner, term: vec![0; devices] }),
+            false => Ok(DeviceSharding { counts: dims[..rank].to_vec(), owner, term: vec![0; devices] }),
         }
     }
 
-    /// The axes of a mesh that split each dimension, as [`Tiles::of_axes`] takes them; `None` where no axes say it.
+    /// The axes of a mesh that split each dimension, as [`DeviceSharding::of_axes`] takes them; `None` where no axes say it.
     pub(crate) fn axes(&self, mesh: &[(String, u64)]) -> Option<Vec<Vec<String>>> {
         let mut dims: Vec<Vec<(usize, &String)>> = vec![Vec::new(); self.counts.len()];
         for (name, _) in mesh {
@@ -136,7 +137,8 @@ impl Tiles {
         dims.iter_mut().for_each(|axes| axes.sort_by_key(|(step, _)| std::cmp::Reverse(*step)));
         let dims: Vec<Vec<String>> =
             dims.into_iter().map(|axes| axes.into_iter().map(|(_, name)| name.clone()).collect()).collect();
-        let same = Tiles::of_axes(&dims, &[], mesh, self.devices()).is_ok_and(|tiles| tiles == *self);
+        let same =
+            DeviceSharding::of_axes(&dims, &[], mesh, self.devices()).is_ok_and(|tiles| tiles == *self);
         same.then_some(dims)
     }
 
@@ -303,7 +305,7 @@ impl Tiles {
         }
     }
 
-    /// As GSPMD writes it, which [`Tiles::of_text`] reads; a sum of terms cannot be said, and is replicated there.
+    /// As GSPMD writes it, which [`DeviceSharding::of_text`] reads; a sum of terms cannot be said, and is replicated there.
     pub fn to_text(&self) -> String {
         if self.is_replicated() || self.terms() > 1 {
             return "{replicated}".into();
@@ -450,9 +452,9 @@ mod tests {
         vec![("x".into(), 2), ("y".into(), 4)]
     }
 
-    fn axes(dims: &[&[&str]]) -> Tiles {
+    fn axes(dims: &[&[&str]]) -> DeviceSharding {
         let dims: Vec<Vec<String>> = dims.iter().map(|d| d.iter().map(|a| a.to_string()).collect()).collect();
-        Tiles::of_axes(&dims, &[], &mesh(), 8).unwrap()
+        DeviceSharding::of_axes(&dims, &[], &mesh(), 8).unwrap()
     }
 
     #[test]
@@ -466,17 +468,17 @@ mod tests {
             (&[&["y:(1)2"], &[]], "{devices=[2,1,4]<=[2,2,2]T(1,0,2) last_tile_dims={replicated}}"),
             (&[&[], &[]], "{replicated}"),
         ] {
-            assert_eq!(axes(dims), Tiles::of_text(text, 2, 8).unwrap(), "{text}");
-            assert_eq!(axes(dims), Tiles::of_text(&axes(dims).to_text(), 2, 8).unwrap(), "{text}");
+            assert_eq!(axes(dims), DeviceSharding::of_text(text, 2, 8).unwrap(), "{text}");
+            assert_eq!(axes(dims), DeviceSharding::of_text(&axes(dims).to_text(), 2, 8).unwrap(), "{text}");
         }
         for wrong in ["", "{devices=[2,4]<=[7]}", "{devices=[2]0,0}", "{devices=[8,1]<=[8]T(1)}", "{half}"] {
-            assert!(Tiles::of_text(wrong, 2, 8).is_err(), "{wrong}");
+            assert!(DeviceSharding::of_text(wrong, 2, 8).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn a_sum_of_terms_is_the_whole() {
-        let tiles = Tiles::of_axes(&[vec!["x".into()]], &["y".into()], &mesh(), 8).unwrap();
+        let tiles = DeviceSharding::of_axes(&[vec!["x".into()]], &["y".into()], &mesh(), 8).unwrap();
         let whole = Literal::from_slice([4], &[1f32, 2.0, 3.0, 4.0]).unwrap();
         let parts: Vec<Literal> = (0..8).map(|d| tiles.cut(&whole, d).unwrap()).collect();
         assert_eq!((parts[4].to_f32s(), parts[5].to_f32s()), (vec![3.0, 4.0], vec![0.0, 0.0]));

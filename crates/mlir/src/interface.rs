@@ -6,7 +6,7 @@ use systole_base::{DType, Error, ErrorKind, Literal, Result, Scalar, TensorType}
 
 /// The elements of an argument or a result, as the program's writer has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Element {
+pub enum SourceElement {
     /// The IR's own type: one array.
     Plain(DType),
     /// Complex numbers: an array of the real parts and one of the imaginary ones; interleaved in memory of others.
@@ -15,47 +15,47 @@ pub enum Element {
     Narrow(Narrow),
 }
 
-impl Element {
+impl SourceElement {
     /// The name in programs: `f32`, `complex<f32>`, `i4`, `f8E4M3FN`.
     pub fn name(self) -> String {
         match self {
-            Element::Plain(dtype) => dtype.name().to_owned(),
-            Element::Complex(part) => format!("complex<{}>", part.name()),
-            Element::Narrow(narrow) => narrow.name().to_owned(),
+            SourceElement::Plain(dtype) => dtype.name().to_owned(),
+            SourceElement::Complex(part) => format!("complex<{}>", part.name()),
+            SourceElement::Narrow(narrow) => narrow.name().to_owned(),
         }
     }
 
     /// Bytes of one element in memory of others, as PJRT and NumPy lay it out.
     pub fn size(self) -> usize {
         match self {
-            Element::Plain(dtype) => dtype.size(),
-            Element::Complex(part) => 2 * part.size(),
-            Element::Narrow(_) => 1,
+            SourceElement::Plain(dtype) => dtype.size(),
+            SourceElement::Complex(part) => 2 * part.size(),
+            SourceElement::Narrow(_) => 1,
         }
     }
 
     /// Types of the elements of the arrays that hold it, in order.
     pub fn held(self) -> Vec<DType> {
         match self {
-            Element::Plain(dtype) => vec![dtype],
-            Element::Complex(part) => vec![part, part],
-            Element::Narrow(narrow) => vec![narrow.held()],
+            SourceElement::Plain(dtype) => vec![dtype],
+            SourceElement::Complex(part) => vec![part, part],
+            SourceElement::Narrow(narrow) => vec![narrow.held()],
         }
     }
 }
 
 /// One argument or result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Face {
+pub struct ProgramPort {
     /// Sizes of its dimensions.
     pub dims: Vec<usize>,
     /// What it is made of.
-    pub element: Element,
+    pub element: SourceElement,
     /// The index of the first array that holds it, among the graph's parameters or results; the others follow.
     pub first: usize,
 }
 
-impl Face {
+impl ProgramPort {
     /// Types of the arrays that hold it.
     pub fn types(&self) -> Vec<TensorType> {
         self.element.held().into_iter().map(|d| TensorType::new(d, &self.dims[..])).collect()
@@ -78,17 +78,17 @@ impl Face {
             ));
         }
         match self.element {
-            Element::Plain(_) => {
+            SourceElement::Plain(_) => {
                 let types = self.types();
                 types.into_iter().map(|ty| Literal::from_bytes(ty, bytes)).collect()
             }
-            Element::Complex(part) => {
+            SourceElement::Complex(part) => {
                 let size = part.size();
                 let every = |p: usize| bytes.chunks(size).skip(p).step_by(2).flatten().copied().collect();
                 let parts: [Vec<u8>; 2] = [every(0), every(1)];
                 self.types().into_iter().zip(&parts).map(|(ty, b)| Literal::from_bytes(ty, b)).collect()
             }
-            Element::Narrow(narrow) => {
+            SourceElement::Narrow(narrow) => {
                 let scalar = |b: &u8| match narrow.held() {
                     DType::I8 => Scalar::Int(narrow.decode(*b) as i64),
                     DType::U8 => Scalar::Uint(narrow.decode(*b) as u64),
@@ -112,12 +112,12 @@ impl Face {
             found.ok_or_else(|| Error::new(ErrorKind::Data, "an array of the result is missing"))
         };
         match self.element {
-            Element::Plain(_) => Ok(one(0)?.bytes().to_vec()),
-            Element::Complex(part) => {
+            SourceElement::Plain(_) => Ok(one(0)?.bytes().to_vec()),
+            SourceElement::Complex(part) => {
                 let parts = one(0)?.bytes().chunks(part.size()).zip(one(1)?.bytes().chunks(part.size()));
                 Ok(parts.flat_map(|(re, im)| re.iter().chain(im)).copied().collect())
             }
-            Element::Narrow(narrow) => {
+            SourceElement::Narrow(narrow) => {
                 let array = one(0)?;
                 Ok((0..array.ty().elements()).map(|i| narrow.encode(array.get(i).as_f64())).collect())
             }
@@ -127,9 +127,9 @@ impl Face {
 
 /// The faces of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Interface {
+pub struct ProgramInterface {
     /// Of its arguments, in order.
-    pub arguments: Vec<Face>,
+    pub arguments: Vec<ProgramPort>,
     /// Of its results, in order; arrays that are only compared (`check.expect_eq`) are none.
-    pub results: Vec<Face>,
+    pub results: Vec<ProgramPort>,
 }

@@ -21,12 +21,12 @@ pub mod syntax;
 pub mod text;
 
 use systole_base::Result;
-use systole_ir::text::Program;
+use systole_ir::text::StableHloProgram;
 
 /// Reads a module, pretty or generic, into a program: its function `main`, in which all others are unfolded.
 ///
 /// # Errors
 /// `Data` when the text is none (line, column, op); `Unsupported` for an op that is not there (its name and why).
-pub fn read_text(text: &str) -> Result<Program> {
+pub fn read_text(text: &str) -> Result<StableHloProgram> {
     Ok(import::program(&text::parse(text)?)?.program)
 }

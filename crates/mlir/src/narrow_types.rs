@@ -6,7 +6,7 @@ use systole_base::DType;
 
 /// What stands for what is no finite number, and what becomes of numbers beyond the greatest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Special {
+pub enum NonFinite {
     /// As IEEE 754: infinities, which too great numbers become, and NaN.
     Ieee,
     /// One NaN of each sign with all bits set, which too great numbers become; no infinity.
@@ -21,7 +21,7 @@ pub enum Special {
 
 /// How a float is laid out.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Format {
+pub struct FloatLayout {
     /// Bits of the exponent.
     pub exponent: u32,
     /// Bits of the mantissa.
@@ -31,10 +31,10 @@ pub struct Format {
     /// The greatest finite number.
     pub max: f64,
     /// What else there is.
-    pub special: Special,
+    pub special: NonFinite,
 }
 
-impl Format {
+impl FloatLayout {
     /// The exponent of the least normal number.
     pub fn least(self) -> i32 {
         1 - self.bias
@@ -59,12 +59,12 @@ macro_rules! narrow_types {
         }
 
         /// Name, bits, the IR's type that holds it, and the layout of floats.
-        const ROWS: [(&str, u32, DType, Option<Format>); 15] = [$(($name, $bits, DType::$held, $format)),*];
+        const ROWS: [(&str, u32, DType, Option<FloatLayout>); 15] = [$(($name, $bits, DType::$held, $format)),*];
     };
 }
 
-const fn float(exponent: u32, mantissa: u32, bias: i32, max: f64, special: Special) -> Option<Format> {
-    Some(Format { exponent, mantissa, bias, max, special })
+const fn float(exponent: u32, mantissa: u32, bias: i32, max: f64, special: NonFinite) -> Option<FloatLayout> {
+    Some(FloatLayout { exponent, mantissa, bias, max, special })
 }
 
 narrow_types! {
@@ -72,22 +72,22 @@ narrow_types! {
     I4 "i4" 4 I8 None;
     U2 "ui2" 2 U8 None;
     U4 "ui4" 4 U8 None;
-    F4E2M1FN "f4E2M1FN" 4 F32 float(2, 1, 1, 6.0, Special::None);
-    F6E2M3FN "f6E2M3FN" 6 F32 float(2, 3, 1, 7.5, Special::None);
-    F6E3M2FN "f6E3M2FN" 6 F32 float(3, 2, 3, 28.0, Special::None);
-    F8E3M4 "f8E3M4" 8 F32 float(3, 4, 3, 15.5, Special::Ieee);
-    F8E4M3 "f8E4M3" 8 F32 float(4, 3, 7, 240.0, Special::Ieee);
-    F8E4M3B11FNUZ "f8E4M3B11FNUZ" 8 F32 float(4, 3, 11, 30.0, Special::NanAtMinusZero);
-    F8E4M3FN "f8E4M3FN" 8 F32 float(4, 3, 7, 448.0, Special::Nan);
-    F8E4M3FNUZ "f8E4M3FNUZ" 8 F32 float(4, 3, 8, 240.0, Special::NanAtMinusZero);
-    F8E5M2 "f8E5M2" 8 F32 float(5, 2, 15, 57344.0, Special::Ieee);
-    F8E5M2FNUZ "f8E5M2FNUZ" 8 F32 float(5, 2, 16, 57344.0, Special::NanAtMinusZero);
+    F4E2M1FN "f4E2M1FN" 4 F32 float(2, 1, 1, 6.0, NonFinite::None);
+    F6E2M3FN "f6E2M3FN" 6 F32 float(2, 3, 1, 7.5, NonFinite::None);
+    F6E3M2FN "f6E3M2FN" 6 F32 float(3, 2, 3, 28.0, NonFinite::None);
+    F8E3M4 "f8E3M4" 8 F32 float(3, 4, 3, 15.5, NonFinite::Ieee);
+    F8E4M3 "f8E4M3" 8 F32 float(4, 3, 7, 240.0, NonFinite::Ieee);
+    F8E4M3B11FNUZ "f8E4M3B11FNUZ" 8 F32 float(4, 3, 11, 30.0, NonFinite::NanAtMinusZero);
+    F8E4M3FN "f8E4M3FN" 8 F32 float(4, 3, 7, 448.0, NonFinite::Nan);
+    F8E4M3FNUZ "f8E4M3FNUZ" 8 F32 float(4, 3, 8, 240.0, NonFinite::NanAtMinusZero);
+    F8E5M2 "f8E5M2" 8 F32 float(5, 2, 15, 57344.0, NonFinite::Ieee);
+    F8E5M2FNUZ "f8E5M2FNUZ" 8 F32 float(5, 2, 16, 57344.0, NonFinite::NanAtMinusZero);
     // Up to 2¹²⁷.
-    F8E8M0FNU "f8E8M0FNU" 8 F32 float(8, 0, 127, 170141183460469231731687303715884105728.0, Special::Powers);
+    F8E8M0FNU "f8E8M0FNU" 8 F32 float(8, 0, 127, 170141183460469231731687303715884105728.0, NonFinite::Powers);
 }
 
 impl Narrow {
-    fn row(self) -> (&'static str, u32, DType, Option<Format>) {
+    fn row(self) -> (&'static str, u32, DType, Option<FloatLayout>) {
         ROWS[self as usize]
     }
 
@@ -112,7 +112,7 @@ impl Narrow {
     }
 
     /// The layout of a float; `None`: it is a whole number.
-    pub fn format(self) -> Option<Format> {
+    pub fn format(self) -> Option<FloatLayout> {
         self.row().3
     }
 
@@ -120,7 +120,7 @@ impl Narrow {
     pub fn decode(self, byte: u8) -> f64 {
         let Some(f) = self.format() else { return self.decode_int(byte) };
         let bits = byte & (((1u16 << self.bits()) - 1) as u8);
-        if f.special == Special::Powers {
+        if f.special == NonFinite::Powers {
             return if bits == 0xFF { f64::NAN } else { 2f64.powi(i32::from(bits) - f.bias) };
         }
         let sign_bit = 1 << (self.bits() - 1);
@@ -129,10 +129,10 @@ impl Narrow {
             (i32::from(magnitude >> f.mantissa), f64::from(magnitude & ((1 << f.mantissa) - 1)));
         let top = exponent == (1 << f.exponent) - 1;
         let value = match f.special {
-            Special::Ieee if top && mantissa == 0.0 => f64::INFINITY,
-            Special::Ieee if top => f64::NAN,
-            Special::Nan if magnitude == sign_bit - 1 => f64::NAN,
-            Special::NanAtMinusZero if negative && magnitude == 0 => return f64::NAN,
+            NonFinite::Ieee if top && mantissa == 0.0 => f64::INFINITY,
+            NonFinite::Ieee if top => f64::NAN,
+            NonFinite::Nan if magnitude == sign_bit - 1 => f64::NAN,
+            NonFinite::NanAtMinusZero if negative && magnitude == 0 => return f64::NAN,
             _ if exponent == 0 => mantissa * f.quantum(),
             _ => (1.0 + mantissa / f64::from(1u32 << f.mantissa)) * 2f64.powi(exponent - f.bias),
         };
@@ -153,18 +153,18 @@ impl Narrow {
         let Some(f) = self.format() else { return (x as i64) as u8 & mask };
         let sign_bit = 1u8 << (self.bits() - 1);
         let sign = if x.is_sign_negative() { sign_bit } else { 0 };
-        if f.special == Special::Powers {
+        if f.special == NonFinite::Powers {
             return encode_power(x);
         }
         let rounded = if x.is_finite() { round(x.abs(), f) } else { x.abs() };
         if rounded.is_nan() || rounded > f.max {
             let top = ((1u8 << f.exponent) - 1) << f.mantissa;
             return match f.special {
-                Special::Ieee if rounded.is_nan() => sign | top | 1 << (f.mantissa - 1),
-                Special::Ieee => sign | top,
-                Special::Nan => sign | (sign_bit - 1),
-                Special::None if rounded.is_nan() => sign_bit,
-                Special::None => sign | (sign_bit - 1),
+                NonFinite::Ieee if rounded.is_nan() => sign | top | 1 << (f.mantissa - 1),
+                NonFinite::Ieee => sign | top,
+                NonFinite::Nan => sign | (sign_bit - 1),
+                NonFinite::None if rounded.is_nan() => sign_bit,
+                NonFinite::None => sign | (sign_bit - 1),
                 _ => sign_bit,
             };
         }
@@ -173,14 +173,14 @@ impl Narrow {
         let magnitude =
             if rounded < 2f64.powi(f.least()) { (rounded / f.quantum()) as u64 } else { bits - base };
         match f.special {
-            Special::NanAtMinusZero if magnitude == 0 => 0,
+            NonFinite::NanAtMinusZero if magnitude == 0 => 0,
             _ => sign | magnitude as u8,
         }
     }
 }
 
 /// The nearest multiple of what a format's last bit is worth there.
-fn round(x: f64, f: Format) -> f64 {
+fn round(x: f64, f: FloatLayout) -> f64 {
     let exponent = ((x.to_bits() >> 52) as i32 - 1023).max(f.least());
     let unit = 2f64.powi(exponent - f.mantissa as i32);
     (x / unit).round_ties_even() * unit

@@ -4,36 +4,36 @@
 use std::fmt;
 
 /// Attributes by name, in order.
-pub type Attributes = Vec<(String, Attribute)>;
+pub type NamedAttributes = Vec<(String, Attribute)>;
 
 /// The attribute of a name.
-pub fn find<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a Attribute> {
+pub fn find<'a>(attributes: &'a NamedAttributes, name: &str) -> Option<&'a Attribute> {
     attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value)
 }
 
 /// Takes the attribute of a name out; the last one takes its place.
-pub fn take(attributes: &mut Attributes, name: &str) -> Option<Attribute> {
+pub fn take(attributes: &mut NamedAttributes, name: &str) -> Option<Attribute> {
     let i = attributes.iter().position(|(n, _)| n == name)?;
     Some(attributes.swap_remove(i).1)
 }
 
-/// A value of a function: an index into [`Function::values`].
-pub type Value = usize;
+/// A value of a function: an index into [`MlirFunction::values`].
+pub type FunctionValue = usize;
 
 /// A program.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Module {
+pub struct MlirModule {
     /// Its attributes, such as `mhlo.num_partitions`.
-    pub attributes: Attributes,
+    pub attributes: NamedAttributes,
     /// Its functions, in order.
-    pub functions: Vec<Function>,
+    pub functions: Vec<MlirFunction>,
     /// Meshes of Shardy: name, and the axes with their sizes.
     pub meshes: Vec<(String, Vec<(String, u64)>)>,
     /// Bytes that `dense_resource` names.
     pub resources: Vec<(String, Vec<u8>)>,
 }
 
-impl Module {
+impl MlirModule {
     /// The elements that attributes refer to by a name.
     pub fn resource(&self, name: &str) -> Option<&Vec<u8>> {
         self.resources.iter().find(|(n, _)| n == name).map(|(_, bytes)| bytes)
@@ -42,30 +42,30 @@ impl Module {
 
 /// A function.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Function {
+pub struct MlirFunction {
     /// Its name, without `@`.
     pub name: String,
     /// Whether it is called from within the module alone.
     pub is_private: bool,
     /// Attributes of each parameter; the parameters are the arguments of `body`.
-    pub parameters: Vec<Attributes>,
+    pub parameters: Vec<NamedAttributes>,
     /// Names of the parameters, where locations tell them.
     pub names: Vec<String>,
     /// Types and attributes of the results.
-    pub results: Vec<(Type, Attributes)>,
+    pub results: Vec<(MlirType, NamedAttributes)>,
     /// Attributes of the function.
-    pub attributes: Attributes,
+    pub attributes: NamedAttributes,
     /// Types of all values of the body and its regions.
-    pub values: Vec<Type>,
+    pub values: Vec<MlirType>,
     /// What it computes; the last op is its return.
-    pub body: Region,
+    pub body: MlirRegion,
 }
 
 /// A list of ops with arguments: one block.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Region {
+pub struct MlirRegion {
     /// What it is given.
-    pub arguments: Vec<Value>,
+    pub arguments: Vec<FunctionValue>,
     /// The last one is its terminator.
     pub operations: Vec<Operation>,
 }
@@ -76,27 +76,27 @@ pub struct Operation {
     /// With its dialect: `stablehlo.add`.
     pub name: String,
     /// What it takes.
-    pub operands: Vec<Value>,
+    pub operands: Vec<FunctionValue>,
     /// What it gives.
-    pub results: Vec<Value>,
+    pub results: Vec<FunctionValue>,
     /// Its attributes.
-    pub attributes: Attributes,
+    pub attributes: NamedAttributes,
     /// Its regions.
-    pub regions: Vec<Region>,
+    pub regions: Vec<MlirRegion>,
     /// Where it stands.
-    pub place: Place,
+    pub place: SourceSpan,
 }
 
 /// Where something stands in what was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceSpan {
     /// The line in text, from 1; 0 in bytecode.
     pub line: usize,
     /// The column in text, from 1; the byte in bytecode.
     pub column: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => write!(f, "byte {}", self.column),
@@ -107,15 +107,15 @@ impl fmt::Display for Place {
 
 /// A type.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Type {
+pub enum MlirType {
     /// `tensor<2x?xf32>`
-    Tensor(Ranked),
+    Tensor(RankedTensorType),
     /// `!stablehlo.token`
     Token,
     /// `tuple<…>`
-    Tuple(Vec<Type>),
+    Tuple(Vec<MlirType>),
     /// `(…) -> …`
-    Function(Vec<Type>, Vec<Type>),
+    Function(Vec<MlirType>, Vec<MlirType>),
     /// `i64`, `f32`, `index`, `complex<f32>`
     Scalar(String),
     /// Any other: the text.
@@ -124,7 +124,7 @@ pub enum Type {
 
 /// `tensor<2x?xf32, #stablehlo.bounds<?, 3>>`
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ranked {
+pub struct RankedTensorType {
     /// Sizes; `None` is `?`.
     pub dims: Vec<Option<u64>>,
     /// The element type's name.
@@ -133,11 +133,11 @@ pub struct Ranked {
     pub encoding: Option<String>,
 }
 
-impl fmt::Display for Type {
+impl fmt::Display for MlirType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |all: &[Type]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let list = |all: &[MlirType]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         match self {
-            Type::Tensor(t) => {
+            MlirType::Tensor(t) => {
                 f.write_str("tensor<")?;
                 for d in &t.dims {
                     match d {
@@ -149,10 +149,10 @@ impl fmt::Display for Type {
                 t.encoding.iter().try_for_each(|e| write!(f, ", {e}"))?;
                 f.write_str(">")
             }
-            Type::Token => f.write_str("!stablehlo.token"),
-            Type::Tuple(all) => write!(f, "tuple<{}>", list(all)),
-            Type::Function(from, to) => write!(f, "({}) -> ({})", list(from), list(to)),
-            Type::Scalar(name) | Type::Other(name) => f.write_str(name),
+            MlirType::Token => f.write_str("!stablehlo.token"),
+            MlirType::Tuple(all) => write!(f, "tuple<{}>", list(all)),
+            MlirType::Function(from, to) => write!(f, "({}) -> ({})", list(from), list(to)),
+            MlirType::Scalar(name) | MlirType::Other(name) => f.write_str(name),
         }
     }
 }
@@ -175,17 +175,17 @@ pub enum Attribute {
     /// `[…]`
     List(Vec<Attribute>),
     /// `{…}`
-    Dictionary(Attributes),
+    Dictionary(NamedAttributes),
     /// `array<i64: 1, 2>`: the element type's name and the elements.
     Array(String, Vec<Attribute>),
     /// `dense<…> : tensor<…>`
-    Dense(Dense),
+    Dense(DenseElements),
     /// A type.
-    Type(Type),
+    Type(MlirType),
     /// `#stablehlo<precision HIGHEST>`: kind and word.
     Keyword(String, String),
     /// `#stablehlo.gather<offset_dims = [0]>`: kind and fields.
-    Struct(String, Attributes),
+    Struct(String, NamedAttributes),
     /// `#stablehlo.conv<[b, 0, f]x[0, i, o]->[b, 0, f]>`: the three layouts.
     Convolution([Vec<String>; 3]),
     /// `#sdy.sharding<@mesh, [{"x"}, {}]>`: the mesh and the axes of each dimension; after them [`OPEN`] where more may be
@@ -205,16 +205,16 @@ pub fn closed(dims: &[Vec<String>]) -> Vec<Vec<String>> {
 
 /// Elements of an array.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Dense {
+pub struct DenseElements {
     /// The array's type.
-    pub ty: Type,
+    pub ty: MlirType,
     /// Its elements.
-    pub elements: Elements,
+    pub elements: ElementData,
 }
 
 /// Elements as they were written.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Elements {
+pub enum ElementData {
     /// None.
     None,
     /// All are one; of complex types two words.

@@ -2,12 +2,12 @@
 
 use systole_base::{DType, Literal, Scalar, TensorType};
 use systole_ir::interp;
-use systole_mlir::import::{self, Imported};
-use systole_mlir::interface::Element;
+use systole_mlir::import::{self, ImportedProgram};
+use systole_mlir::interface::SourceElement;
 use systole_mlir::narrow_types::Narrow;
 use systole_mlir::text;
 
-fn imported(text: &str) -> Imported {
+fn imported(text: &str) -> ImportedProgram {
     let module = text::parse(text).unwrap_or_else(|e| panic!("{text}\n{e}"));
     import::program(&module).unwrap_or_else(|e| panic!("{text}\n{e}"))
 }
@@ -311,7 +311,7 @@ fn arguments_and_results_are_pairs_that_split_and_join() {
          }",
     );
     let face = &program.interface.arguments[1];
-    assert_eq!((face.element, face.first), (Element::Complex(DType::F32), 1));
+    assert_eq!((face.element, face.first), (SourceElement::Complex(DType::F32), 1));
     assert_eq!(face.element.name(), "complex<f32>");
     assert_eq!(program.program.donated, [(1, 1), (2, 2)]);
     let bytes: Vec<u8> = [1f32, 2.0, -3.0, 0.5].iter().flat_map(|x| x.to_le_bytes()).collect();

@@ -329,7 +329,7 @@ fn what_is_wrong_is_told_with_line_column_and_op() {
 fn damaged_text_is_an_error_or_a_program() {
     let whole: Vec<String> =
         op::TABLE.iter().filter_map(|entry| Some(text::print(&(entry.samples)().first()?.graph))).collect();
-    let mut stream = systole_base::rng::Stream::new(7, 1, 2);
+    let mut stream = systole_base::rng::RandomStream::new(7, 1, 2);
     for text in &whole {
         for end in (0..text.len()).step_by(7).filter(|i| text.is_char_boundary(*i)) {
             let _ = read_text(&text[..end]);
@@ -375,7 +375,7 @@ func.func private @f(%a: tensor<2xf32>) -> tensor<2xf32> {
 /// What is written is read as it was, whatever form it came from.
 #[test]
 fn what_is_written_is_read_as_it_was() {
-    fn places(region: &mut systole_mlir::syntax::Region) {
+    fn places(region: &mut systole_mlir::syntax::MlirRegion) {
         for op in &mut region.operations {
             op.place = Default::default();
             op.regions.iter_mut().for_each(places);

@@ -331,8 +331,8 @@ fn a_broadcast_between_devices_takes_the_first_of_each_group() {
     .unwrap()
     .graph;
     let [a, b] = [[1f32, 2.0], [3.0, 4.0]].map(|v| Literal::from_slice([2], &v).unwrap());
-    let out =
-        interp::run_devices(&graph, systole_ir::op::Devices::replicas(2), &[vec![&a], vec![&b]]).unwrap();
+    let out = interp::run_devices(&graph, systole_ir::op::DeviceCounts::replicas(2), &[vec![&a], vec![&b]])
+        .unwrap();
     assert_eq!((out[0][0].to_f64s(), out[1][0].to_f64s()), (vec![3.0, 4.0], vec![3.0, 4.0]));
 }
 
@@ -349,7 +349,7 @@ fn a_sum_across_replicas_is_an_all_reduce() {
         .graph;
         let [a, b] = [[1f32, 2.0], [3.0, 4.0]].map(|v| Literal::from_slice([2], &v).unwrap());
         let given = [vec![&a; values], vec![&b; values]];
-        let out = interp::run_devices(&graph, systole_ir::op::Devices::replicas(2), &given).unwrap();
+        let out = interp::run_devices(&graph, systole_ir::op::DeviceCounts::replicas(2), &given).unwrap();
         assert!(out.iter().flatten().all(|y| y.to_f64s() == [4.0, 6.0]), "{ty}: {out:?}");
     }
 }

@@ -7,7 +7,7 @@ use systole_mlir::read_text;
 
 /// A text that is read.
 #[track_caller]
-fn read(source: &str) -> text::Program {
+fn read(source: &str) -> text::StableHloProgram {
     read_text(source).unwrap_or_else(|e| panic!("{e}\n{source}"))
 }
 

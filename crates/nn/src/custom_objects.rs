@@ -117,7 +117,7 @@ pub trait CustomMetric: Debug + Send + Sync {
 /// What a model file keeps of one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct StoredCustomObject {
     name: String,
     #[serde(default)]
     config: Value,
@@ -154,7 +154,7 @@ impl UserLoss {
         name: &str,
         f: impl Fn(&Tensor, &Tensor) -> Tensor + Send + Sync + 'static,
     ) -> UserLoss {
-        UserLoss::new(Function { name: name.into(), f })
+        UserLoss::new(FunctionLoss { name: name.into(), f })
     }
 
     /// The loss.
@@ -199,8 +199,8 @@ impl UserLoss {
         Ok(known[at].clone())
     }
 
-    fn kept(&self) -> Kept {
-        Kept { name: self.loss.name().into(), config: self.loss.config() }
+    fn kept(&self) -> StoredCustomObject {
+        StoredCustomObject { name: self.loss.name().into(), config: self.loss.config() }
     }
 }
 
@@ -218,7 +218,9 @@ impl UserMetric {
         let mean = Some(UserLoss::of_function(name, f));
         UserMetric {
             mean,
-            ..UserMetric::new(Unknown { kept: Kept { name: name.into(), config: Value::Null } })
+            ..UserMetric::new(UnresolvedCustomObject {
+                kept: StoredCustomObject { name: name.into(), config: Value::Null },
+            })
         }
     }
 
@@ -271,8 +273,8 @@ impl UserMetric {
         Ok(known[at].clone())
     }
 
-    fn kept(&self) -> Kept {
-        Kept { name: self.metric.name().into(), config: self.metric.config() }
+    fn kept(&self) -> StoredCustomObject {
+        StoredCustomObject { name: self.metric.name().into(), config: self.metric.config() }
     }
 }
 
@@ -286,7 +288,11 @@ fn check_name(of: &str, name: &str) -> Result<()> {
         .hint("name it as Keras names functions: focal_loss"))
 }
 
-fn place_of(of: &str, kept: &Kept, known: impl Iterator<Item = Kept>) -> Result<usize> {
+fn place_of(
+    of: &str,
+    kept: &StoredCustomObject,
+    known: impl Iterator<Item = StoredCustomObject>,
+) -> Result<usize> {
     let name = &kept.name;
     let Some((at, found)) = known.enumerate().filter(|(_, k)| k.name == *name).last() else {
         return Err(Error::new(ErrorKind::Config, format!("the {of} `{name}` is not known here"))
@@ -307,18 +313,18 @@ fn place_of(of: &str, kept: &Kept, known: impl Iterator<Item = Kept>) -> Result<
 }
 
 /// A function of labels and predictions.
-struct Function<F> {
+struct FunctionLoss<F> {
     name: String,
     f: F,
 }
 
-impl<F> Debug for Function<F> {
+impl<F> Debug for FunctionLoss<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Function({})", self.name)
     }
 }
 
-impl<F: Fn(&Tensor, &Tensor) -> Tensor + Send + Sync> CustomLoss for Function<F> {
+impl<F: Fn(&Tensor, &Tensor) -> Tensor + Send + Sync> CustomLoss for FunctionLoss<F> {
     fn name(&self) -> &str {
         &self.name
     }
@@ -330,11 +336,11 @@ impl<F: Fn(&Tensor, &Tensor) -> Tensor + Send + Sync> CustomLoss for Function<F>
 
 /// One of a model file, whose code is not known; or what has name and state only.
 #[derive(Debug)]
-struct Unknown {
-    kept: Kept,
+struct UnresolvedCustomObject {
+    kept: StoredCustomObject,
 }
 
-impl Unknown {
+impl UnresolvedCustomObject {
     fn error(&self, of: &str) -> Error {
         let none = std::iter::empty();
         let bug = || Error::new(ErrorKind::Bug, format!("the {of} `{}` has no code", self.kept.name));
@@ -342,7 +348,7 @@ impl Unknown {
     }
 }
 
-impl CustomLoss for Unknown {
+impl CustomLoss for UnresolvedCustomObject {
     fn name(&self) -> &str {
         &self.kept.name
     }
@@ -356,7 +362,7 @@ impl CustomLoss for Unknown {
     }
 }
 
-impl CustomMetric for Unknown {
+impl CustomMetric for UnresolvedCustomObject {
     fn name(&self) -> &str {
         &self.kept.name
     }
@@ -394,8 +400,8 @@ macro_rules! kept {
 
         impl<'de> Deserialize<'de> for $user {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<$user, D::Error> {
-                let kept = Kept::deserialize(deserializer)?;
-                Ok($user { $field: Arc::new(Unknown { kept }), asked: None, $($rest)* })
+                let kept = StoredCustomObject::deserialize(deserializer)?;
+                Ok($user { $field: Arc::new(UnresolvedCustomObject { kept }), asked: None, $($rest)* })
             }
         }
     )* };

@@ -4,10 +4,10 @@
 use serde_json::Value;
 use std::sync::Arc;
 use systole_data::Dataset;
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Literal, Tensor, TensorType};
 use systole_nn::applications::biggan::{
-    BigGan, FeatureStatistics, NormStyle, Param, frechet_distance, inception_score,
+    BigGan, FeatureStatistics, NormStyle, WeightParametrization, frechet_distance, inception_score,
 };
 use systole_nn::{Batch, Compile, Cx, Fit, Model, Precision, StepCx, TrainStep};
 use systole_runtime::{Backend, Buffer, Params, backend, jit, value_and_grad};
@@ -58,7 +58,7 @@ fn model(gan: &BigGan) -> Model {
 
 /// Pictures from 0 to 1 and their classes.
 fn batch(n: usize) -> Batch {
-    let mut draws = Stream::new(3, 0, 0);
+    let mut draws = RandomStream::new(3, 0, 0);
     let pixels: Vec<f32> = (0..n * 32 * 32 * 3).map(|_| draws.below(256) as f32 / 255.0).collect();
     let classes: Vec<i32> = (0..n).map(|i| (i % 3) as i32).collect();
     Batch {
@@ -192,8 +192,8 @@ fn accumulated_parts_equal_the_whole_batch() {
         num_G_accumulations: parts,
         G_batch_size: 8 / parts,
         norm_style: NormStyle::None,
-        G_param: Param::None,
-        D_param: Param::None,
+        G_param: WeightParametrization::None,
+        D_param: WeightParametrization::None,
         D_ortho: 1e-4,
         G_ortho: 1e-4,
         ema: false,
@@ -276,7 +276,8 @@ impl TrainStep for Seen {
 /// Its gradient `2·(WWᵀ ⊙ (1 − I))W`, seen through a step of plain descent.
 #[test]
 fn orthogonal_regularisation_is_added_to_gradients() {
-    let own = BigGan { G_param: Param::None, D_param: Param::None, ..small() };
+    let own =
+        BigGan { G_param: WeightParametrization::None, D_param: WeightParametrization::None, ..small() };
     let path = "D/block0_conv2/kernel";
     let after = |strength: f64| {
         let gan = BigGan { D_ortho: strength, ..own.clone() };

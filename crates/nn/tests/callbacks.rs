@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use systole_data::Dataset;
-use systole_data::file_system::{Fault, Faulty};
+use systole_data::file_system::{FaultInjectingFileSystem, InjectedFault};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::callback::*;
 use systole_nn::layers::dense;
@@ -233,7 +233,8 @@ fn a_link_is_to_the_checkpoint_that_was_written_last() {
         (0..9).flat_map(|call| [(call, io::ErrorKind::Unsupported), (call, io::ErrorKind::StorageFull)])
     {
         let dir = folder("link-faulty");
-        let mut save = ModelCheckpoint::with_files(Faulty::at(call, Fault::Error(fault)), "");
+        let mut save =
+            ModelCheckpoint::with_files(FaultInjectingFileSystem::at(call, InjectedFault::Error(fault)), "");
         save.filepath = Some(dir.join("{epoch}.safetensors").display().to_string());
         let save = save.save_last(SaveLast::Link);
         model(0.1).fit(&ten(), Fit { epochs: 3, ..quiet(vec![Box::new(save)]) }).unwrap();
@@ -638,7 +639,7 @@ fn run(dir: &Path, backups: bool, kill: u64) -> Result<(Model, History)> {
     let mut place =
         save("{epoch}-{step}-{val_loss:.3f}").monitor("val_loss", Mode::Min).save_top_k(2).save_last(true);
     let (logged, text) = (|name: &str| name.to_string(), String::new());
-    let at = Place {
+    let at = CallbackRunInfo {
         folder: dir,
         logged: &logged,
         names: Vec::new(),

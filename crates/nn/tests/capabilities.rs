@@ -5,7 +5,7 @@ use systole_ir::DType::{F32, I32};
 use systole_ir::{Literal, Result, Tensor, TensorType};
 use systole_nn::layers::{LAYER_NAMES, LayerSpec, conv2d, dense, embedding, lstm};
 use systole_nn::{
-    CAPABILITIES, Cx, IncrementalDecoding, Layer, Lowering, MaskPropagation, Model, layer_capabilities,
+    CAPABILITIES, Cx, IncrementalDecoding, Layer, LayerLowering, MaskPropagation, Model, layer_capabilities,
 };
 
 /// `x: T[…] → T[…]`: half of it, described as an operator.
@@ -21,8 +21,8 @@ impl Layer for Half {
         &inputs[0] * 0.5
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Rescaling { scale: 0.5, offset: 0.0 })
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Rescaling { scale: 0.5, offset: 0.0 })
     }
 }
 

@@ -2,14 +2,14 @@
 
 use serde_json::json;
 use systole_data::Dataset;
-use systole_ir::rng::{Stream, hash_name};
+use systole_ir::rng::{RandomStream, hash_name};
 use systole_ir::{DType, Literal, TensorType};
 use systole_nn::applications::by_name;
 use systole_nn::layers::*;
 use systole_nn::loss::mean_squared_error;
 use systole_nn::optimizer::sgd;
 use systole_nn::{
-    Compile, Fit, Generation, Model, Precision, Quantize, QuantizeRanges, Sampling, WeightBits,
+    Compile, Fit, Model, Precision, Quantize, QuantizeRanges, Sampling, TextGenerator, WeightBits,
 };
 
 const CONTEXT: usize = 80;
@@ -22,7 +22,7 @@ fn drawn(mut model: Model) -> Model {
     let weights: Vec<(String, TensorType)> =
         model.weights().into_iter().map(|(path, value)| (path.to_string(), value.ty().clone())).collect();
     for (path, ty) in weights {
-        let mut draws = Stream::new(3, hash_name(&path), 0);
+        let mut draws = RandomStream::new(3, hash_name(&path), 0);
         let scale = if path.contains("norm") { 1.0 } else { 0.4 };
         let values: Vec<f32> = (0..ty.elements()).map(|_| (draws.normal() * scale) as f32).collect();
         model.set_weight(&path, Literal::from_slice(ty.shape, &values).unwrap()).unwrap();
@@ -47,7 +47,7 @@ fn recurrent() -> Model {
 }
 
 fn prompt(length: usize) -> Vec<u32> {
-    let mut draws = Stream::new(1, hash_name("prompt"), 0);
+    let mut draws = RandomStream::new(1, hash_name("prompt"), 0);
     (0..length).map(|_| draws.below(TOKENS as u64) as u32).collect()
 }
 
@@ -130,7 +130,7 @@ fn tokens_are_those_of_whole_texts_beyond_the_context_too() {
         let mut model = drawn(model);
         for length in [3, 78, 200] {
             let prompt = prompt(length);
-            let mut text = Generation::new(model.decoder().unwrap(), &prompt, greedy.clone()).unwrap();
+            let mut text = TextGenerator::new(model.decoder().unwrap(), &prompt, greedy.clone()).unwrap();
             let made: Vec<u32> = (0..48).map(|_| text.next_token().unwrap()).collect();
             assert_eq!(made, by_whole_texts(&mut model, &prompt, 48), "a prompt of {length}");
         }
@@ -142,13 +142,13 @@ fn draws_are_a_function_of_the_seed_and_may_leave_tokens_out() {
     let model = drawn(gpt2());
     let made = |seed: u64, is_so: fn(u32) -> bool| -> Vec<u32> {
         let sampling = Sampling { seed, temperature: 1.5, ..Sampling::default() };
-        let mut text = Generation::new(model.decoder().unwrap(), &[1, 2], sampling).unwrap().only(is_so);
+        let mut text = TextGenerator::new(model.decoder().unwrap(), &[1, 2], sampling).unwrap().only(is_so);
         (0..40).map(|_| text.next_token().unwrap()).collect()
     };
     assert_eq!(made(1, |_| true), made(1, |_| true));
     assert_ne!(made(1, |_| true), made(2, |_| true));
     assert!(made(1, |id| id % 3 == 0).iter().all(|id| id % 3 == 0));
-    assert!(Generation::new(model.decoder().unwrap(), &[], Sampling::default()).is_err());
+    assert!(TextGenerator::new(model.decoder().unwrap(), &[], Sampling::default()).is_err());
 }
 
 #[test]

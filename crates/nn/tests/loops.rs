@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use systole_data::{Dataset, Position};
+use systole_data::{Dataset, PipelinePosition};
 use systole_dist::Strategy;
 use systole_ir::{Literal, Result, Tensor, TensorType};
 use systole_nn::layers::*;
@@ -183,7 +183,7 @@ fn kept(dir: &PathBuf, most: usize) -> Option<LoopState> {
             backup.after_step(&[&state], &batches.position()).unwrap();
             taken += 1;
         }
-        place = Position::new(epoch + 1, 0);
+        place = PipelinePosition::new(epoch + 1, 0);
     }
     backup.finish(&[&state], &place).unwrap();
     Some(state)

@@ -173,7 +173,7 @@ fn evaluated(strategy: Strategy) -> Logs {
     let metrics = || -> Vec<Metric> {
         vec![
             AUC { num_thresholds: 12, ..AUC::default() }.into(),
-            AUC { multi_label: true, num_thresholds: 6, curve: Curve::PR, ..AUC::default() }.into(),
+            AUC { multi_label: true, num_thresholds: 6, curve: AucCurve::PR, ..AUC::default() }.into(),
             F1Score { average: Some(Average::Macro), ..F1Score::default() }.into(),
             Metric::Precision { thresholds: vec![], top_k: Some(2), class_id: Some(1) },
             one_hot_mean_iou(4),

@@ -1,10 +1,13 @@
 //! A `.tflite` graph as an ONNX model: floats as floats, int8 as QuantizeLinear and DequantizeLinear around operators on
 //! floats (QDQ), which runtimes join to operators on integers.
 
-use crate::model::{Model, Port, Size};
-use crate::ops::{Emit, Order, Recurrent, Sample, Written, export_of, is_quantized, write_recurrent};
+use crate::model::{DimSize, OnnxModel, ValueInfo};
+use crate::ops::{
+    BatchCheck, ChannelOrder, OnnxBuilder, OnnxRecurrent, TfliteSource, export_of, is_quantized,
+    write_recurrent,
+};
 use systole_base::{Error, ErrorKind, Result, ResultExt};
-use systole_tflite::{Model as Lite, Op, Operator};
+use systole_tflite::{TfliteModel as Lite, TfliteOp, TfliteOperator};
 
 /// The version of the operators that is written.
 pub const OPSET: i64 = 17;
@@ -36,7 +39,7 @@ pub const BATCH: &str = "N";
 /// assert_eq!(onnx.graph.inputs[0].to_string(), "f32[N, 3]");
 /// # Ok::<(), systole_base::Error>(())
 /// ```
-pub fn export(lite: &Lite) -> Result<Model> {
+pub fn export(lite: &Lite) -> Result<OnnxModel> {
     export_with_loops(lite, &[])
 }
 
@@ -44,10 +47,10 @@ pub fn export(lite: &Lite) -> Result<Model> {
 ///
 /// # Errors
 /// As of [`export`].
-pub fn export_with_loops(lite: &Lite, loops: &[Recurrent]) -> Result<Model> {
+pub fn export_with_loops(lite: &Lite, loops: &[OnnxRecurrent]) -> Result<OnnxModel> {
     lite.check()?;
     let open = lite.operators.iter().all(|o| is_by_sample(lite, o)) && ends_are_by_sample(lite);
-    let mut e = Emit::new(lite, open);
+    let mut e = OnnxBuilder::new(lite, open);
     for &t in &lite.inputs {
         e.given(t)?;
     }
@@ -60,51 +63,54 @@ pub fn export_with_loops(lite: &Lite, loops: &[Recurrent]) -> Result<Model> {
         }
         operator(&mut e, o).at(|| lite.place(n))?;
     }
-    let port = |e: &Emit, t: usize, name: String| -> Result<Port> {
+    let port = |e: &OnnxBuilder, t: usize, name: String| -> Result<ValueInfo> {
         let ty = &e.tensor(t)?.ty;
-        let mut sizes: Vec<Size> = ty.shape.iter().map(|&d| Size::Known(d)).collect();
+        let mut sizes: Vec<DimSize> = ty.shape.iter().map(|&d| DimSize::Known(d)).collect();
         if let Some(first) = sizes.first_mut()
             && open
         {
-            *first = Size::Named(BATCH.into());
+            *first = DimSize::Named(BATCH.into());
         }
-        Ok(Port { name, dtype: Some(ty.dtype), sizes: Some(sizes) })
+        Ok(ValueInfo { name, dtype: Some(ty.dtype), sizes: Some(sizes) })
     };
     let mut outputs = Vec::new();
     for &t in &lite.outputs {
         let is_given = lite.inputs.contains(&t);
-        let now =
-            if is_quantized(e.tensor(t)?) { e.codes(t, Order::Plain)? } else { e.real(t, Order::Plain)? };
+        let now = if is_quantized(e.tensor(t)?) {
+            e.codes(t, ChannelOrder::Plain)?
+        } else {
+            e.real(t, ChannelOrder::Plain)?
+        };
         let name = if is_given { e.made(&format!("{now}/output"), "Identity", [now.as_str()]) } else { now };
         outputs.push(port(&e, t, name)?);
     }
     e.graph.inputs = lite.inputs.iter().map(|&t| port(&e, t, e.names[t].clone())).collect::<Result<_>>()?;
     e.graph.outputs = outputs;
     e.graph.name = "main".into();
-    Ok(Model {
+    Ok(OnnxModel {
         ir_version: IR_VERSION,
         opset: OPSET,
         producer: "Systole".into(),
         graph: e.graph,
         notes: lite.notes.clone(),
-        ..Model::default()
+        ..OnnxModel::default()
     })
 }
 
-fn operator(e: &mut Emit, operator: &Operator) -> Result<()> {
+fn operator(e: &mut OnnxBuilder, operator: &TfliteOperator) -> Result<()> {
     let (name, export) = export_of(operator.op).ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, format!("{} has no counterpart in ONNX here", operator.op))
             .hint("export the model as .tflite, or leave this layer out")
     })?;
     let y = match operator.outputs[..] {
         [y] => y,
-        [y, ..] if operator.op == Op::Split => y,
+        [y, ..] if operator.op == TfliteOp::Split => y,
         _ => {
             return Err(Error::new(ErrorKind::Unsupported, "an operator of several results")
                 .hint("export the model as .tflite, or leave this layer out"));
         }
     };
-    (export.write)(e, &Written { o: operator, y, name })
+    (export.write)(e, &TfliteSource { o: operator, y, name })
 }
 
 fn ends_are_by_sample(lite: &Lite) -> bool {
@@ -116,8 +122,8 @@ fn begins_with_one(lite: &Lite, t: usize) -> bool {
 }
 
 /// Whether an operator would take many samples as it takes one, each by itself.
-fn is_by_sample(lite: &Lite, operator: &Operator) -> bool {
-    let sample = Sample { lite, operator };
+fn is_by_sample(lite: &Lite, operator: &TfliteOperator) -> bool {
+    let sample = BatchCheck { lite, operator };
     let computed: Vec<usize> = sample.computed().collect();
     !computed.is_empty()
         && computed.iter().chain(&operator.outputs).all(|&t| begins_with_one(lite, t))

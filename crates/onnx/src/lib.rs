@@ -34,7 +34,7 @@ mod read;
 mod write;
 
 pub use export::{BATCH, IR_VERSION, OPSET, export, export_with_loops};
-pub use import::{Imported, Sizes};
-pub use model::{Attribute, Graph, Model, Node, Port, Size};
-pub use ops::{Operator, Recurrent, RecurrentKind, coverage, operators};
-pub use read::Beside;
+pub use import::{DimSizes, ImportedOnnx};
+pub use model::{DimSize, OnnxAttribute, OnnxGraph, OnnxModel, OnnxNode, ValueInfo};
+pub use ops::{OnnxOperator, OnnxRecurrent, OnnxRecurrentKind, coverage, operators};
+pub use read::ExternalData;

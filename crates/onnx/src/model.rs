@@ -5,7 +5,7 @@ use systole_base::{DType, Error, ErrorKind, Literal};
 
 /// A model: one graph, and which version of the operators it is written in.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Model {
+pub struct OnnxModel {
     /// The version of the file format.
     pub ir_version: i64,
     /// The version of ONNX's own operators.
@@ -13,7 +13,7 @@ pub struct Model {
     /// Who wrote it.
     pub producer: String,
     /// What it computes.
-    pub graph: Graph,
+    pub graph: OnnxGraph,
     /// Names of operators that the file defines itself, with their domain.
     pub functions: Vec<(String, String)>,
     /// Free notes by name.
@@ -22,22 +22,22 @@ pub struct Model {
 
 /// Nodes in the order of their execution.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Graph {
+pub struct OnnxGraph {
     /// Its name.
     pub name: String,
     /// Each after those that feed it.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<OnnxNode>,
     /// Values that are given; in old files also the constants.
-    pub inputs: Vec<Port>,
+    pub inputs: Vec<ValueInfo>,
     /// Values that are asked for.
-    pub outputs: Vec<Port>,
+    pub outputs: Vec<ValueInfo>,
     /// Values that are there.
     pub constants: BTreeMap<String, Literal>,
 }
 
 /// An operator in its place.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Node {
+pub struct OnnxNode {
     /// What it computes: `Conv`.
     pub op: String,
     /// Whose operator that is; empty for ONNX's own.
@@ -49,12 +49,12 @@ pub struct Node {
     /// Names of values; empty where one is not asked for.
     pub outputs: Vec<String>,
     /// Options by name.
-    pub attributes: BTreeMap<String, Attribute>,
+    pub attributes: BTreeMap<String, OnnxAttribute>,
 }
 
 /// An option of a node.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Attribute {
+pub enum OnnxAttribute {
     /// A number.
     Int(i64),
     /// A number.
@@ -73,36 +73,36 @@ pub enum Attribute {
     Other,
 }
 
-impl Attribute {
+impl OnnxAttribute {
     /// What it is called in errors.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
-            Attribute::Int(_) => "an integer",
-            Attribute::Float(_) => "a float",
-            Attribute::Text(_) => "a string",
-            Attribute::Tensor(_) => "an array",
-            Attribute::Ints(_) => "a list of integers",
-            Attribute::Floats(_) => "a list of floats",
-            Attribute::Texts(_) => "a list of strings",
-            Attribute::Other => "of a kind that is not read",
+            OnnxAttribute::Int(_) => "an integer",
+            OnnxAttribute::Float(_) => "a float",
+            OnnxAttribute::Text(_) => "a string",
+            OnnxAttribute::Tensor(_) => "an array",
+            OnnxAttribute::Ints(_) => "a list of integers",
+            OnnxAttribute::Floats(_) => "a list of floats",
+            OnnxAttribute::Texts(_) => "a list of strings",
+            OnnxAttribute::Other => "of a kind that is not read",
         }
     }
 }
 
 /// An input or an output of the graph.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Port {
+pub struct ValueInfo {
     /// Its name.
     pub name: String,
     /// Its element type, where it is said and known here.
     pub dtype: Option<DType>,
     /// Its sizes; `None`: not even their number is said.
-    pub sizes: Option<Vec<Size>>,
+    pub sizes: Option<Vec<DimSize>>,
 }
 
 /// A size of a dimension.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Size {
+pub enum DimSize {
     /// A number.
     Known(usize),
     /// The same wherever this name stands.
@@ -111,24 +111,24 @@ pub enum Size {
     Open,
 }
 
-impl Size {
+impl DimSize {
     /// Its name, where it has one.
     pub fn name(&self) -> Option<&str> {
-        if let Size::Named(name) = self { Some(name) } else { None }
+        if let DimSize::Named(name) = self { Some(name) } else { None }
     }
 }
 
-impl std::fmt::Display for Size {
+impl std::fmt::Display for DimSize {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Size::Known(n) => write!(f, "{n}"),
-            Size::Named(name) => f.write_str(name),
-            Size::Open => f.write_str("?"),
+            DimSize::Known(n) => write!(f, "{n}"),
+            DimSize::Named(name) => f.write_str(name),
+            DimSize::Open => f.write_str("?"),
         }
     }
 }
 
-impl std::fmt::Display for Port {
+impl std::fmt::Display for ValueInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let dtype = self.dtype.map_or("?", DType::name);
         match &self.sizes {
@@ -141,9 +141,9 @@ impl std::fmt::Display for Port {
     }
 }
 
-impl Graph {
+impl OnnxGraph {
     /// The inputs that a caller gives: those that are no constants.
-    pub fn given(&self) -> impl Iterator<Item = &Port> {
+    pub fn given(&self) -> impl Iterator<Item = &ValueInfo> {
         self.inputs.iter().filter(|p| !self.constants.contains_key(&p.name))
     }
 
@@ -160,30 +160,30 @@ impl Graph {
     }
 }
 
-impl Node {
+impl OnnxNode {
     /// A node without options.
     pub fn new<I: Into<String>>(
         op: &str,
         inputs: impl IntoIterator<Item = I>,
         output: impl Into<String>,
-    ) -> Node {
-        Node {
+    ) -> OnnxNode {
+        OnnxNode {
             op: op.into(),
             inputs: inputs.into_iter().map(Into::into).collect(),
             outputs: vec![output.into()],
-            ..Node::default()
+            ..OnnxNode::default()
         }
     }
 
     /// With an option.
-    pub fn with(mut self, name: &str, value: Attribute) -> Node {
+    pub fn with(mut self, name: &str, value: OnnxAttribute) -> OnnxNode {
         self.attributes.insert(name.into(), value);
         self
     }
 
     /// With an option that is a list of numbers.
-    pub fn ints(self, name: &str, values: impl IntoIterator<Item = i64>) -> Node {
-        self.with(name, Attribute::Ints(values.into_iter().collect()))
+    pub fn ints(self, name: &str, values: impl IntoIterator<Item = i64>) -> OnnxNode {
+        self.with(name, OnnxAttribute::Ints(values.into_iter().collect()))
     }
 }
 

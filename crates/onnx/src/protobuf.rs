@@ -3,13 +3,13 @@
 
 use crate::model::broken;
 use systole_base::Result;
-use systole_runtime::protobuf::{Value, fields};
+use systole_runtime::protobuf::{ProtoValue, fields};
 
 /// A message under construction.
 #[derive(Default)]
-pub(crate) struct Message(Vec<u8>);
+pub(crate) struct ProtoWriter(Vec<u8>);
 
-impl Message {
+impl ProtoWriter {
     /// An integer; negative ones take ten bytes, as the format has it.
     pub fn int(&mut self, field: u32, value: i64) {
         self.varint(u64::from(field << 3));
@@ -37,13 +37,13 @@ impl Message {
     }
 
     /// A message in this one.
-    pub fn message(&mut self, field: u32, value: Message) {
+    pub fn message(&mut self, field: u32, value: ProtoWriter) {
         self.bytes(field, &value.0);
     }
 
     /// Integers in one run of bytes.
     pub fn ints(&mut self, field: u32, values: &[i64]) {
-        let mut run = Message::default();
+        let mut run = ProtoWriter::default();
         values.iter().for_each(|&v| run.varint(v as u64));
         self.message(field, run);
     }
@@ -69,19 +69,22 @@ impl Message {
 }
 
 /// Calls `each` with the fields of a message.
-pub(crate) fn each<'a>(bytes: &'a [u8], mut each: impl FnMut(u64, Value<'a>) -> Result<()>) -> Result<()> {
+pub(crate) fn each<'a>(
+    bytes: &'a [u8],
+    mut each: impl FnMut(u64, ProtoValue<'a>) -> Result<()>,
+) -> Result<()> {
     fields(bytes).try_for_each(|f| f.and_then(|(field, value)| each(field, value)))
 }
 
 /// Adds a repeated integer, packed or not.
-pub(crate) fn add_ints(to: &mut Vec<i64>, value: Value) -> Result<()> {
+pub(crate) fn add_ints(to: &mut Vec<i64>, value: ProtoValue) -> Result<()> {
     let numbers = value.numbers();
     // Each ends in a byte without the bit that says that more follow.
     let promised = match value {
-        Value::Number(_) => 1,
-        Value::Bytes(b) => b.iter().filter(|b| **b < 0x80).count(),
+        ProtoValue::Number(_) => 1,
+        ProtoValue::Bytes(b) => b.iter().filter(|b| **b < 0x80).count(),
     };
-    let is_open = matches!(value, Value::Bytes([.., last]) if *last >= 0x80);
+    let is_open = matches!(value, ProtoValue::Bytes([.., last]) if *last >= 0x80);
     if numbers.len() != promised || is_open {
         return Err(broken("a list of integers is cut short or damaged"));
     }
@@ -90,30 +93,30 @@ pub(crate) fn add_ints(to: &mut Vec<i64>, value: Value) -> Result<()> {
 }
 
 /// Adds numbers of `N` bytes, packed or not.
-pub(crate) fn add_fixed<const N: usize>(to: &mut Vec<u8>, value: Value) {
+pub(crate) fn add_fixed<const N: usize>(to: &mut Vec<u8>, value: ProtoValue) {
     match value {
-        Value::Number(n) => to.extend_from_slice(n.to_le_bytes().get(..N).unwrap_or_default()),
-        Value::Bytes(b) => to.extend_from_slice(b),
+        ProtoValue::Number(n) => to.extend_from_slice(n.to_le_bytes().get(..N).unwrap_or_default()),
+        ProtoValue::Bytes(b) => to.extend_from_slice(b),
     }
 }
 
 /// A number.
-pub(crate) fn number(value: Value) -> Result<i64> {
+pub(crate) fn number(value: ProtoValue) -> Result<i64> {
     match value {
-        Value::Number(n) => Ok(n as i64),
-        Value::Bytes(_) => Err(broken("bytes stand where a number is needed")),
+        ProtoValue::Number(n) => Ok(n as i64),
+        ProtoValue::Bytes(_) => Err(broken("bytes stand where a number is needed")),
     }
 }
 
 /// Bytes, or a message.
-pub(crate) fn content(value: Value<'_>) -> Result<&[u8]> {
+pub(crate) fn content(value: ProtoValue<'_>) -> Result<&[u8]> {
     match value {
-        Value::Bytes(bytes) => Ok(bytes),
-        Value::Number(_) => Err(broken("a number stands where bytes are needed")),
+        ProtoValue::Bytes(bytes) => Ok(bytes),
+        ProtoValue::Number(_) => Err(broken("a number stands where bytes are needed")),
     }
 }
 
 /// Text, whatever its bytes.
-pub(crate) fn text(value: Value) -> Result<String> {
+pub(crate) fn text(value: ProtoValue) -> Result<String> {
     Ok(String::from_utf8_lossy(content(value)?).into_owned())
 }

@@ -1,18 +1,18 @@
 //! The bytes of an ONNX file as a [`Model`].
 
-use crate::model::{Attribute, Graph, Model, Node, Port, Size, broken, dtype_of};
+use crate::model::{DimSize, OnnxAttribute, OnnxGraph, OnnxModel, OnnxNode, ValueInfo, broken, dtype_of};
 use crate::protobuf::{add_fixed, add_ints, content, each, number, text};
 use std::collections::{BTreeMap, btree_map::Entry};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
-use systole_runtime::protobuf::Value;
+use systole_runtime::protobuf::ProtoValue;
 
 /// Files beside a model in which its constants lie, by the names that it has for them.
-pub type Beside<'a> = &'a dyn Fn(&str) -> Result<Vec<u8>>;
+pub type ExternalData<'a> = &'a dyn Fn(&str) -> Result<Vec<u8>>;
 
 /// Bytes of constants that may be read from files beside the model.
 const MOST_BESIDE: usize = 1 << 36;
 
-impl Model {
+impl OnnxModel {
     /// Whether bytes, of which these are the first, are an ONNX file: its format has no mark, but its first two fields are
     /// always the same.
     pub fn is_onnx(start: &[u8]) -> bool {
@@ -24,8 +24,8 @@ impl Model {
     ///
     /// # Errors
     /// As [`Model::from_parts`]; when a constant lies in another file.
-    pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Model> {
-        Model::from_parts(name, bytes, &|file| {
+    pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<OnnxModel> {
+        OnnxModel::from_parts(name, bytes, &|file| {
             Err(Error::new(ErrorKind::Unsupported, format!("constants lie in another file, {file}"))
                 .hint("name the model by its path, with that file beside it"))
         })
@@ -36,22 +36,22 @@ impl Model {
     /// # Errors
     /// When the bytes are no such file, cut short or at odds with themselves, or a file beside it cannot be read. No bytes
     /// make this panic, and what is read takes at most 128 times the files' size.
-    pub fn from_parts(name: &str, bytes: &[u8], beside: Beside) -> Result<Model> {
-        let mut reader = Reader { beside, files: BTreeMap::new(), left: MOST_BESIDE };
+    pub fn from_parts(name: &str, bytes: &[u8], beside: ExternalData) -> Result<OnnxModel> {
+        let mut reader = OnnxReader { beside, files: BTreeMap::new(), left: MOST_BESIDE };
         reader.model(bytes).map_err(|e| e.at(name))
     }
 }
 
 /// What reads one model.
-struct Reader<'a> {
-    beside: Beside<'a>,
+struct OnnxReader<'a> {
+    beside: ExternalData<'a>,
     files: BTreeMap<String, Vec<u8>>,
     left: usize,
 }
 
-impl Reader<'_> {
-    fn model(&mut self, bytes: &[u8]) -> Result<Model> {
-        let mut model = Model::default();
+impl OnnxReader<'_> {
+    fn model(&mut self, bytes: &[u8]) -> Result<OnnxModel> {
+        let mut model = OnnxModel::default();
         let mut graph = None;
         each(bytes, |field, value| {
             match field {
@@ -78,8 +78,8 @@ impl Reader<'_> {
         Ok(model)
     }
 
-    fn graph(&mut self, bytes: &[u8]) -> Result<Graph> {
-        let mut g = Graph::default();
+    fn graph(&mut self, bytes: &[u8]) -> Result<OnnxGraph> {
+        let mut g = OnnxGraph::default();
         each(bytes, |field, value| {
             match field {
                 1 => g.nodes.push(self.node(value)?),
@@ -103,8 +103,8 @@ impl Reader<'_> {
         Ok(g)
     }
 
-    fn node(&mut self, value: Value) -> Result<Node> {
-        let mut n = Node::default();
+    fn node(&mut self, value: ProtoValue) -> Result<OnnxNode> {
+        let mut n = OnnxNode::default();
         each(content(value)?, |field, value| {
             match field {
                 1 => n.inputs.push(text(value)?),
@@ -126,17 +126,17 @@ impl Reader<'_> {
         }
     }
 
-    fn attribute(&mut self, bytes: &[u8]) -> Result<(String, Attribute)> {
+    fn attribute(&mut self, bytes: &[u8]) -> Result<(String, OnnxAttribute)> {
         let (mut name, mut kind, mut single) = (String::new(), 0, None);
         let (mut ints, mut floats, mut texts) = (Vec::new(), Vec::new(), Vec::new());
         each(bytes, |field, value| {
             match field {
                 1 => name = text(value)?,
-                2 => single = Some(Attribute::Float(f32::from_bits(number(value)? as u32))),
-                3 => single = Some(Attribute::Int(number(value)?)),
-                4 => single = Some(Attribute::Text(text(value)?)),
-                5 => single = Some(Attribute::Tensor(self.tensor(content(value)?)?.1)),
-                6 | 10.. if field < 20 => single = Some(Attribute::Other),
+                2 => single = Some(OnnxAttribute::Float(f32::from_bits(number(value)? as u32))),
+                3 => single = Some(OnnxAttribute::Int(number(value)?)),
+                4 => single = Some(OnnxAttribute::Text(text(value)?)),
+                5 => single = Some(OnnxAttribute::Tensor(self.tensor(content(value)?)?.1)),
+                6 | 10.. if field < 20 => single = Some(OnnxAttribute::Other),
                 7 => add_fixed::<4>(&mut floats, value),
                 8 => add_ints(&mut ints, value)?,
                 9 => texts.push(text(value)?),
@@ -149,26 +149,26 @@ impl Reader<'_> {
             return Err(broken(format!("the floats of the option `{name}` are cut short")));
         }
         let of_kind = match kind {
-            6 => Some(Attribute::Floats(f32s(&floats))),
-            7 => Some(Attribute::Ints(ints.clone())),
-            8 => Some(Attribute::Texts(texts.clone())),
+            6 => Some(OnnxAttribute::Floats(f32s(&floats))),
+            7 => Some(OnnxAttribute::Ints(ints.clone())),
+            8 => Some(OnnxAttribute::Texts(texts.clone())),
             _ => None,
         };
         // Files of the first years do not say the kind, and fields that are zero may be left out.
         let value = of_kind.or(single).unwrap_or_else(|| match kind {
-            1 => Attribute::Float(0.0),
-            2 => Attribute::Int(0),
-            3 => Attribute::Text(String::new()),
-            _ if !ints.is_empty() => Attribute::Ints(ints),
-            _ if !floats.is_empty() => Attribute::Floats(f32s(&floats)),
-            _ if !texts.is_empty() => Attribute::Texts(texts),
-            _ => Attribute::Other,
+            1 => OnnxAttribute::Float(0.0),
+            2 => OnnxAttribute::Int(0),
+            3 => OnnxAttribute::Text(String::new()),
+            _ if !ints.is_empty() => OnnxAttribute::Ints(ints),
+            _ if !floats.is_empty() => OnnxAttribute::Floats(f32s(&floats)),
+            _ if !texts.is_empty() => OnnxAttribute::Texts(texts),
+            _ => OnnxAttribute::Other,
         });
         Ok((name, value))
     }
 
     fn tensor(&mut self, bytes: &[u8]) -> Result<(String, Literal)> {
-        let mut t = Stored::default();
+        let mut t = TensorProto::default();
         each(bytes, |field, value| {
             match field {
                 1 => add_ints(&mut t.dims, value)?,
@@ -190,7 +190,7 @@ impl Reader<'_> {
         Ok((name, value))
     }
 
-    fn literal(&mut self, t: Stored) -> Result<Literal> {
+    fn literal(&mut self, t: TensorProto) -> Result<Literal> {
         let dtype = dtype_of(t.code).ok_or_else(|| {
             let what = format!("an array has elements of ONNX's type {}", t.code);
             Error::new(ErrorKind::Unsupported, what).hint(
@@ -245,7 +245,7 @@ impl Reader<'_> {
 
 /// An array as the file has it.
 #[derive(Default)]
-struct Stored {
+struct TensorProto {
     name: String,
     code: i64,
     dims: Vec<i64>,
@@ -265,7 +265,11 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// A name, and what another field holds.
-fn named<T: Default>(value: Value, other: u64, read: fn(Value) -> Result<T>) -> Result<(String, T)> {
+fn named<T: Default>(
+    value: ProtoValue,
+    other: u64,
+    read: fn(ProtoValue) -> Result<T>,
+) -> Result<(String, T)> {
     let mut both = (String::new(), T::default());
     each(content(value)?, |field, value| {
         match field {
@@ -278,8 +282,8 @@ fn named<T: Default>(value: Value, other: u64, read: fn(Value) -> Result<T>) -> 
     Ok(both)
 }
 
-fn port(value: Value) -> Result<Port> {
-    let mut p = Port::default();
+fn port(value: ProtoValue) -> Result<ValueInfo> {
+    let mut p = ValueInfo::default();
     each(content(value)?, |field, value| {
         match field {
             1 => p.name = text(value)?,
@@ -308,7 +312,7 @@ fn text_of_kind(kind: u64) -> &'static str {
     }
 }
 
-fn tensor_type(value: Value, p: &mut Port) -> Result<()> {
+fn tensor_type(value: ProtoValue, p: &mut ValueInfo) -> Result<()> {
     each(content(value)?, |field, value| {
         match field {
             1 => p.dtype = dtype_of(number(value)?),
@@ -328,19 +332,19 @@ fn tensor_type(value: Value, p: &mut Port) -> Result<()> {
     })
 }
 
-fn size(value: Value) -> Result<Size> {
-    let mut size = Size::Open;
+fn size(value: ProtoValue) -> Result<DimSize> {
+    let mut size = DimSize::Open;
     each(content(value)?, |field, value| {
         match field {
             // Some writers have −1 for a size that is open.
-            1 => size = usize::try_from(number(value)?).map_or(Size::Open, Size::Known),
-            2 => size = Size::Named(text(value)?),
+            1 => size = usize::try_from(number(value)?).map_or(DimSize::Open, DimSize::Known),
+            2 => size = DimSize::Named(text(value)?),
             _ => {}
         }
         Ok(())
     })?;
     Ok(match size {
-        Size::Named(name) if name.is_empty() => Size::Open,
+        DimSize::Named(name) if name.is_empty() => DimSize::Open,
         size => size,
     })
 }

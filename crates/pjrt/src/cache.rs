@@ -28,7 +28,7 @@ pub struct CompileCache {
 }
 
 /// A folder in the cache.
-struct Entry {
+struct CacheEntry {
     path: PathBuf,
     used: SystemTime,
     bytes: u64,
@@ -140,9 +140,9 @@ impl CompileCache {
         }
     }
 
-    fn entries(&self) -> Vec<Entry> {
+    fn entries(&self) -> Vec<CacheEntry> {
         let folders = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        folders.filter(|e| e.path().is_dir()).map(|e| Entry::of(e.path())).collect()
+        folders.filter(|e| e.path().is_dir()).map(|e| CacheEntry::of(e.path())).collect()
     }
 }
 
@@ -160,14 +160,14 @@ fn check(bytes: &[u8]) -> String {
     format!("{} bytes, {:016x}\n", bytes.len(), hasher.finish())
 }
 
-impl Entry {
-    fn of(path: PathBuf) -> Entry {
+impl CacheEntry {
+    fn of(path: PathBuf) -> CacheEntry {
         let files = fs::read_dir(&path).into_iter().flatten().flatten().filter_map(|f| f.metadata().ok());
         let first = (SystemTime::UNIX_EPOCH, 0);
         let (used, bytes) = files.fold(first, |(used, bytes), file| {
             (used.max(file.modified().unwrap_or(used)), bytes + file.len())
         });
-        Entry { path, used, bytes }
+        CacheEntry { path, used, bytes }
     }
 }
 

@@ -4,12 +4,12 @@
 //! the work is done; what fails later is an error of the next run, or of reading a result.
 
 use crate::cache::{CompileCache, build};
-use crate::compile_options::{Placement, deterministic_flags, of_gpus};
-use crate::plugin::{Named, Plugin, Value, program, slice, text};
+use crate::compile_options::{XlaCompileOptions, deterministic_flags, of_gpus};
+use crate::plugin::{NamedValues, Plugin, PluginValue, program, slice, text};
 use crate::profiler;
-use crate::sys::{self, Args, Object};
-use crate::topology::{Compiled, describe};
-use crate::xla_workarounds::{Xla, mended};
+use crate::sys::{self, ApiArgs, OpaquePtr};
+use crate::topology::{AheadExecutable, describe};
+use crate::xla_workarounds::{XlaTarget, mended};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -31,11 +31,11 @@ pub struct Client {
 /// The handle, and what it was opened through.
 struct Connection {
     plugin: Plugin,
-    object: Object,
+    object: OpaquePtr,
     /// What it was opened with.
-    options: Vec<(String, Value)>,
+    options: Vec<(String, PluginValue)>,
     /// Those of each process after those of the one before.
-    devices: Vec<Device>,
+    devices: Vec<PjrtDevice>,
     /// Which of them are this process's.
     local: Range<usize>,
     process: i32,
@@ -48,14 +48,14 @@ unsafe impl Sync for Connection {}
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.plugin.free(sys::Client_Destroy { client: self.object, ..Args::new() });
+        self.plugin.free(sys::Client_Destroy { client: self.object, ..ApiArgs::new() });
     }
 }
 
 /// A device of the client: this process's, or one of another process of the same slice.
 #[derive(Clone, Debug)]
-pub struct Device {
-    object: Object,
+pub struct PjrtDevice {
+    object: OpaquePtr,
     /// The plugin's number of it.
     pub id: i64,
     /// The process that drives it, from 0: one for each host.
@@ -68,12 +68,12 @@ pub struct Device {
 
 impl Client {
     /// Opens a plugin's devices, with options of the plugin's own.
-    pub fn open(plugin: &Plugin, options: &[(&str, Value)]) -> Result<Client> {
-        let mut named = Named::default();
+    pub fn open(plugin: &Plugin, options: &[(&str, PluginValue)]) -> Result<Client> {
+        let mut named = NamedValues::default();
         options.iter().for_each(|(name, value)| named.push(name, value.clone()));
         let raw = named.raw();
         let mut args =
-            sys::Client_Create { create_options: raw.as_ptr(), num_options: raw.len(), ..Args::new() };
+            sys::Client_Create { create_options: raw.as_ptr(), num_options: raw.len(), ..ApiArgs::new() };
         plugin.call(&mut args)?;
         let mut connection = Connection {
             plugin: plugin.clone(),
@@ -96,8 +96,9 @@ impl Client {
         if given.iter().any(|(name, _)| name == option) {
             return None;
         }
-        let mut options: Vec<(&str, Value)> = given.iter().map(|(n, v)| (n.as_str(), v.clone())).collect();
-        options.push((option, Value::Int(count as i64)));
+        let mut options: Vec<(&str, PluginValue)> =
+            given.iter().map(|(n, v)| (n.as_str(), v.clone())).collect();
+        options.push((option, PluginValue::Int(count as i64)));
         let client = Client::open(self.plugin(), &options);
         Some(client.map(|client| Client { cache: self.cache.clone(), ..client }))
     }
@@ -114,7 +115,7 @@ impl Client {
 
     /// All devices, in the plugin's order. Where several processes drive a slice, those of other hosts too: the devices of
     /// each process after those of the one before.
-    pub fn devices(&self) -> &[Device] {
+    pub fn devices(&self) -> &[PjrtDevice] {
         &self.connection.devices
     }
 
@@ -132,8 +133,8 @@ impl Client {
 
     /// The platform's name and version, in the plugin's words.
     pub fn platform(&self) -> Result<(String, String)> {
-        let mut name = sys::Client_PlatformName { client: self.connection.object, ..Args::new() };
-        let mut version = sys::Client_PlatformVersion { client: self.connection.object, ..Args::new() };
+        let mut name = sys::Client_PlatformName { client: self.connection.object, ..ApiArgs::new() };
+        let mut version = sys::Client_PlatformVersion { client: self.connection.object, ..ApiArgs::new() };
         self.connection.plugin.call(&mut name)?;
         self.connection.plugin.call(&mut version)?;
         // SAFETY: both texts belong to the client, which is alive.
@@ -146,7 +147,7 @@ impl Client {
     }
 
     /// Begins to copy a host array to a device of this process.
-    pub fn put(&self, value: &Literal, device: usize) -> Result<Array> {
+    pub fn put(&self, value: &Literal, device: usize) -> Result<PjrtBuffer> {
         let to = self.device(device)?;
         if !self.connection.local.contains(&device) {
             let what =
@@ -162,15 +163,15 @@ impl Client {
             num_dims: dims.len(),
             host_buffer_semantics: sys::host_buffer::UNTIL_TRANSFER_COMPLETES,
             device: to.object,
-            ..Args::new()
+            ..ApiArgs::new()
         };
         self.connection.plugin.call(&mut args)?;
-        let array = Array { client: self.clone(), object: args.buffer, run: None };
+        let array = PjrtBuffer { client: self.clone(), object: args.buffer, run: None };
         self.keep_until(args.done_with_host_buffer, value.clone())?;
         Ok(array)
     }
 
-    fn device(&self, index: usize) -> Result<&Device> {
+    fn device(&self, index: usize) -> Result<&PjrtDevice> {
         self.connection.devices.get(index).ok_or_else(|| {
             let what =
                 format!("there is no device {index}: the plugin offers {}", self.connection.devices.len());
@@ -179,21 +180,21 @@ impl Client {
     }
 
     /// Keeps host memory alive until the plugin has read it.
-    fn keep_until(&self, event: Object, memory: Literal) -> Result<()> {
+    fn keep_until(&self, event: OpaquePtr, memory: Literal) -> Result<()> {
         if event.is_null() {
             return Ok(());
         }
-        let kept = Box::new(Kept { plugin: self.connection.plugin.clone(), event, _memory: memory });
+        let kept = Box::new(HostTransfer { plugin: self.connection.plugin.clone(), event, _memory: memory });
         let user_arg = Box::into_raw(kept).cast::<c_void>();
-        let mut args = sys::Event_OnReady { event, callback: Some(release), user_arg, ..Args::new() };
+        let mut args = sys::Event_OnReady { event, callback: Some(release), user_arg, ..ApiArgs::new() };
         self.connection.plugin.call(&mut args).inspect_err(|_| {
             // SAFETY: the plugin refused, so it will not call back, and this is the only owner.
-            drop(unsafe { Box::from_raw(user_arg.cast::<Kept>()) });
+            drop(unsafe { Box::from_raw(user_arg.cast::<HostTransfer>()) });
         })
     }
 
     /// Compiles StableHLO text with a function `@main` for one device.
-    pub fn compile(&self, text: &str, device: usize) -> Result<Loaded> {
+    pub fn compile(&self, text: &str, device: usize) -> Result<LoadedExecutable> {
         self.compile_for(text, &[self.device(device)?.id])
     }
 
@@ -202,7 +203,7 @@ impl Client {
     ///
     /// # Errors
     /// The plugin's own; or that it has fewer devices.
-    pub fn compile_parts(&self, text: &str, devices: usize) -> Result<Loaded> {
+    pub fn compile_parts(&self, text: &str, devices: usize) -> Result<LoadedExecutable> {
         let ids: Vec<i64> = self.connection.devices.iter().take(devices).map(|d| d.id).collect();
         if ids.len() < devices {
             let what = format!("the program wants {devices} devices, and the plugin offers {}", ids.len());
@@ -214,19 +215,25 @@ impl Client {
     /// The graph as this platform's compiler gets it right.
     pub(crate) fn as_it_is_right<'g>(&self, graph: &'g Graph) -> Result<Cow<'g, Graph>> {
         match self.platform()?.0.as_str() {
-            platform if of_gpus(platform) => mended(graph, Xla::Gpu),
-            "cpu" => mended(graph, Xla::Cpu),
+            platform if of_gpus(platform) => mended(graph, XlaTarget::Gpu),
+            "cpu" => mended(graph, XlaTarget::Cpu),
             _ => Ok(Cow::Borrowed(graph)),
         }
     }
 
     /// One part of the program for each of these devices.
-    fn compile_for(&self, text: &str, ids: &[i64]) -> Result<Loaded> {
+    fn compile_for(&self, text: &str, ids: &[i64]) -> Result<LoadedExecutable> {
         let platform = self.platform()?.0;
         let one_by_one = profiler::wanted() && of_gpus(&platform);
         let with = |flags: &&'static [&'static str]| {
-            Placement { partitions: ids.len(), devices: ids, flags, one_by_one, ..Placement::default() }
-                .compile_options()
+            XlaCompileOptions {
+                partitions: ids.len(),
+                devices: ids,
+                flags,
+                one_by_one,
+                ..XlaCompileOptions::default()
+            }
+            .compile_options()
         };
         let options: Vec<Vec<u8>> = deterministic_flags(&platform)?.iter().map(with).collect();
         let Some(cache) = &self.cache else { return self.compile_by(text, &options, ids.len()) };
@@ -248,7 +255,7 @@ impl Client {
     }
 
     /// By the first options with which it compiles.
-    fn compile_by(&self, text: &str, options: &[Vec<u8>], devices: usize) -> Result<Loaded> {
+    fn compile_by(&self, text: &str, options: &[Vec<u8>], devices: usize) -> Result<LoadedExecutable> {
         let mut tried = options.iter().map(|options| self.compile_anew(text, options, devices));
         let first = tried.next().unwrap_or_else(|| self.compile_anew(text, &[], devices));
         let Err(e) = first else { return first };
@@ -262,26 +269,26 @@ impl Client {
         }
     }
 
-    fn compile_anew(&self, text: &str, options: &[u8], devices: usize) -> Result<Loaded> {
+    fn compile_anew(&self, text: &str, options: &[u8], devices: usize) -> Result<LoadedExecutable> {
         let program = program(text);
         let mut args = sys::Client_Compile {
             client: self.connection.object,
             program: &raw const program,
             compile_options: options.as_ptr(),
             compile_options_size: options.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
         self.connection.plugin.call(&mut args)?;
         self.loaded(args.executable, devices)
     }
 
     /// A program that this plugin wrote down for these devices.
-    fn load(&self, bytes: &[u8], devices: usize) -> Result<Loaded> {
+    fn load(&self, bytes: &[u8], devices: usize) -> Result<LoadedExecutable> {
         let mut args = sys::Executable_DeserializeAndLoad {
             client: self.connection.object,
             serialized_executable: bytes.as_ptr(),
             serialized_executable_size: bytes.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
         self.connection.plugin.call(&mut args)?;
         let mut loaded = self.loaded(args.loaded_executable, devices)?;
@@ -301,13 +308,19 @@ impl Client {
     }
 
     /// `devices`: of all processes.
-    fn loaded(&self, object: Object, devices: usize) -> Result<Loaded> {
+    fn loaded(&self, object: OpaquePtr, devices: usize) -> Result<LoadedExecutable> {
         let running = Mutex::default();
         let own = &self.connection.local;
         // A program for one device is compiled for one of this process's.
         let devices = if devices == 1 { 1 } else { own.end.min(devices).saturating_sub(own.start) };
-        let mut loaded =
-            Loaded { client: self.clone(), object, outputs: 0, devices, from_cache: false, running };
+        let mut loaded = LoadedExecutable {
+            client: self.clone(),
+            object,
+            outputs: 0,
+            devices,
+            from_cache: false,
+            running,
+        };
         loaded.outputs = loaded.executable()?.count_outputs()?;
         Ok(loaded)
     }
@@ -315,9 +328,9 @@ impl Client {
 
 impl Connection {
     fn list(&mut self) -> Result<()> {
-        let mut all = sys::Client_Devices { client: self.object, ..Args::new() };
-        let mut own = sys::Client_AddressableDevices { client: self.object, ..Args::new() };
-        let mut process = sys::Client_ProcessIndex { client: self.object, ..Args::new() };
+        let mut all = sys::Client_Devices { client: self.object, ..ApiArgs::new() };
+        let mut own = sys::Client_AddressableDevices { client: self.object, ..ApiArgs::new() };
+        let mut process = sys::Client_ProcessIndex { client: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut all)?;
         self.plugin.call(&mut own)?;
         self.plugin.call(&mut process)?;
@@ -329,7 +342,7 @@ impl Connection {
         self.devices = all.iter().map(|device| self.describe(*device)).collect::<Result<_>>()?;
         // A slice's chips are numbered by where they are in it; a host's must follow each other for its part to be one.
         self.devices.sort_by_key(|d| d.process);
-        let is_own = |d: &Device| own.contains(&d.object);
+        let is_own = |d: &PjrtDevice| own.contains(&d.object);
         let wrong = |what: &str| {
             Err(Error::new(ErrorKind::Unsupported, what).at(self.plugin.path().display().to_string()))
         };
@@ -348,72 +361,72 @@ impl Connection {
         }
     }
 
-    fn describe(&self, object: Object) -> Result<Device> {
-        let mut args = sys::Device_GetDescription { device: object, ..Args::new() };
+    fn describe(&self, object: OpaquePtr) -> Result<PjrtDevice> {
+        let mut args = sys::Device_GetDescription { device: object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
         let described = describe(&self.plugin, args.device_description)?;
         let mut process = sys::DeviceDescription_ProcessIndex {
             device_description: args.device_description,
-            ..Args::new()
+            ..ApiArgs::new()
         };
         self.plugin.call(&mut process)?;
-        let mut stats = sys::Device_MemoryStats { device: object, ..Args::new() };
+        let mut stats = sys::Device_MemoryStats { device: object, ..ApiArgs::new() };
         // Not every plugin counts memory.
         let told = self.plugin.call(&mut stats).is_ok() && stats.bytes_limit_is_set;
         let memory_limit = told.then(|| u64::try_from(stats.bytes_limit).unwrap_or(0));
         let (id, kind, process) = (described.id, described.kind, process.process_index);
-        Ok(Device { object, id, process, kind, memory_limit })
+        Ok(PjrtDevice { object, id, process, kind, memory_limit })
     }
 }
 
 /// Host memory that a plugin still reads, and the event that says when it has.
-struct Kept {
+struct HostTransfer {
     plugin: Plugin,
-    event: Object,
+    event: OpaquePtr,
     _memory: Literal,
 }
 
-impl Drop for Kept {
+impl Drop for HostTransfer {
     fn drop(&mut self) {
-        self.plugin.free(sys::Event_Destroy { event: self.event, ..Args::new() });
+        self.plugin.free(sys::Event_Destroy { event: self.event, ..ApiArgs::new() });
     }
 }
 
 /// Called by the plugin, once, from whatever thread.
-unsafe extern "C" fn release(error: Object, user_arg: *mut c_void) {
+unsafe extern "C" fn release(error: OpaquePtr, user_arg: *mut c_void) {
     // SAFETY: `keep_until` gave this box away to be taken back here.
-    let kept = unsafe { Box::from_raw(user_arg.cast::<Kept>()) };
+    let kept = unsafe { Box::from_raw(user_arg.cast::<HostTransfer>()) };
     // A failed transfer is told again by whatever reads the array.
     let _ = kept.plugin.check(error, "a transfer to the device");
 }
 
 /// An array on a device.
-pub struct Array {
+pub struct PjrtBuffer {
     client: Client,
-    object: Object,
+    object: OpaquePtr,
     /// What makes it, where that is a program.
     run: Option<ReadyEvent>,
 }
 
 // SAFETY: PJRT buffers may be used from any thread.
-unsafe impl Send for Array {}
+unsafe impl Send for PjrtBuffer {}
 // SAFETY: as above.
-unsafe impl Sync for Array {}
+unsafe impl Sync for PjrtBuffer {}
 
-impl Array {
+impl PjrtBuffer {
     /// Whether it lives at this client.
     pub(crate) fn belongs_to(&self, client: &Client) -> bool {
         Arc::ptr_eq(&self.client.connection, &client.connection)
     }
 }
 
-impl Drop for Array {
+impl Drop for PjrtBuffer {
     fn drop(&mut self) {
-        self.client.connection.plugin.free(sys::Buffer_Destroy { buffer: self.object, ..Args::new() });
+        self.client.connection.plugin.free(sys::Buffer_Destroy { buffer: self.object, ..ApiArgs::new() });
     }
 }
 
-impl DeviceData for Array {
+impl DeviceData for PjrtBuffer {
     fn to_literal(&self, ty: &TensorType) -> Result<Literal> {
         let mut value = Literal::zeros(ty.clone());
         // Without it, the result comes in the device's layout.
@@ -421,19 +434,19 @@ impl DeviceData for Array {
         let tiled = sys::MemoryLayout_Tiled {
             minor_to_major: minor_to_major.as_ptr(),
             minor_to_major_size: minor_to_major.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
-        let layout = sys::MemoryLayout { tiled, type_: sys::layout::TILED, ..Args::new() };
+        let layout = sys::MemoryLayout { tiled, type_: sys::layout::TILED, ..ApiArgs::new() };
         let bytes = value.bytes_mut();
         let mut args = sys::Buffer_ToHostBuffer {
             src: self.object,
             host_layout: (&raw const layout).cast(),
             dst: bytes.as_mut_ptr().cast(),
             dst_size: bytes.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
         self.client.connection.plugin.call(&mut args)?;
-        Event { plugin: self.client.connection.plugin.clone(), object: args.event }.wait()?;
+        PjrtEvent { plugin: self.client.connection.plugin.clone(), object: args.event }.wait()?;
         Ok(value)
     }
 
@@ -443,19 +456,19 @@ impl DeviceData for Array {
 }
 
 /// Something that happens later.
-struct Event {
+struct PjrtEvent {
     plugin: Plugin,
-    object: Object,
+    object: OpaquePtr,
 }
 
 // SAFETY: PJRT events may be waited for from any thread.
-unsafe impl Send for Event {}
+unsafe impl Send for PjrtEvent {}
 
-impl Event {
+impl PjrtEvent {
     fn wait(&self) -> Result<()> {
         match self.object.is_null() {
             true => Ok(()),
-            false => self.plugin.call(&mut sys::Event_Await { event: self.object, ..Args::new() }),
+            false => self.plugin.call(&mut sys::Event_Await { event: self.object, ..ApiArgs::new() }),
         }
     }
 
@@ -465,41 +478,41 @@ impl Event {
             return run.done(Ok(()));
         }
         let (plugin, event) = (self.plugin.clone(), self.object);
-        let user_arg = Box::into_raw(Box::new(Part { event: self, run: run.clone() })).cast::<c_void>();
-        let mut args = sys::Event_OnReady { event, callback: Some(part_is_done), user_arg, ..Args::new() };
+        let user_arg = Box::into_raw(Box::new(DeviceRun { event: self, run: run.clone() })).cast::<c_void>();
+        let mut args = sys::Event_OnReady { event, callback: Some(part_is_done), user_arg, ..ApiArgs::new() };
         if plugin.call(&mut args).is_err() {
             // SAFETY: the plugin refused, so it will not call back, and this is the only owner.
-            let part = unsafe { Box::from_raw(user_arg.cast::<Part>()) };
+            let part = unsafe { Box::from_raw(user_arg.cast::<DeviceRun>()) };
             part.run.done(part.event.wait());
         }
     }
 }
 
 /// One device's part of a run.
-struct Part {
-    event: Event,
+struct DeviceRun {
+    event: PjrtEvent,
     run: ReadyEvent,
 }
 
 /// Called by the plugin, once, from whatever thread.
-unsafe extern "C" fn part_is_done(error: Object, user_arg: *mut c_void) {
+unsafe extern "C" fn part_is_done(error: OpaquePtr, user_arg: *mut c_void) {
     // SAFETY: `tell` gave this box away to be taken back here.
-    let part = unsafe { Box::from_raw(user_arg.cast::<Part>()) };
+    let part = unsafe { Box::from_raw(user_arg.cast::<DeviceRun>()) };
     part.run.done(part.event.plugin.check(error, "a run on the device"));
 }
 
-impl Drop for Event {
+impl Drop for PjrtEvent {
     fn drop(&mut self) {
         if !self.object.is_null() {
-            self.plugin.free(sys::Event_Destroy { event: self.object, ..Args::new() });
+            self.plugin.free(sys::Event_Destroy { event: self.object, ..ApiArgs::new() });
         }
     }
 }
 
 /// A program that is ready to run on its devices.
-pub struct Loaded {
+pub struct LoadedExecutable {
     client: Client,
-    object: Object,
+    object: OpaquePtr,
     outputs: usize,
     /// How many of its devices are this process's.
     devices: usize,
@@ -509,27 +522,27 @@ pub struct Loaded {
 }
 
 // SAFETY: PJRT executables may be used from any thread.
-unsafe impl Send for Loaded {}
+unsafe impl Send for LoadedExecutable {}
 // SAFETY: as above.
-unsafe impl Sync for Loaded {}
+unsafe impl Sync for LoadedExecutable {}
 
 /// An argument of a run.
-pub enum Input<'a> {
+pub enum RunInput<'a> {
     /// The program may write into its memory, where it was compiled so.
-    Donated(&'a Array),
+    Donated(&'a PjrtBuffer),
     /// It is the same afterwards.
-    Kept(&'a Array),
+    Kept(&'a PjrtBuffer),
 }
 
-impl Input<'_> {
-    fn array(&self) -> &Array {
+impl RunInput<'_> {
+    fn array(&self) -> &PjrtBuffer {
         match self {
-            Input::Donated(a) | Input::Kept(a) => a,
+            RunInput::Donated(a) | RunInput::Kept(a) => a,
         }
     }
 }
 
-impl Loaded {
+impl LoadedExecutable {
     /// What it was compiled by.
     pub(crate) fn plugin(&self) -> &Plugin {
         self.client.plugin()
@@ -548,7 +561,7 @@ impl Loaded {
     ///
     /// # Errors
     /// The plugin's own, or those of a run that was begun before.
-    pub fn run(&self, inputs: &[Input<'_>]) -> Result<Vec<Array>> {
+    pub fn run(&self, inputs: &[RunInput<'_>]) -> Result<Vec<PjrtBuffer>> {
         Ok(self.run_parts(&[inputs])?.remove(0))
     }
 
@@ -557,7 +570,7 @@ impl Loaded {
     ///
     /// # Errors
     /// As [`run`](Loaded::run); or when the lists do not fit the devices.
-    pub fn run_parts(&self, inputs: &[&[Input<'_>]]) -> Result<Vec<Vec<Array>>> {
+    pub fn run_parts(&self, inputs: &[&[RunInput<'_>]]) -> Result<Vec<Vec<PjrtBuffer>>> {
         let count = inputs.first().map_or(0, |list| list.len());
         if inputs.len() != self.devices || inputs.iter().any(|list| list.len() != count) {
             let what =
@@ -566,25 +579,25 @@ impl Loaded {
                 Error::new(ErrorKind::Config, what).hint("give each device a list of the same length")
             );
         }
-        let foreign = |list: &&[Input<'_>]| list.iter().position(|i| !i.array().belongs_to(&self.client));
+        let foreign = |list: &&[RunInput<'_>]| list.iter().position(|i| !i.array().belongs_to(&self.client));
         if let Some(foreign) = inputs.iter().find_map(foreign) {
             let what = format!("argument {foreign} lies at another client");
             return Err(Error::new(ErrorKind::Config, what).hint("fetch it and put it here"));
         }
         self.wait_for_room()?;
-        let is_kept = |i: &usize| inputs.iter().any(|list| matches!(list[*i], Input::Kept(_)));
+        let is_kept = |i: &usize| inputs.iter().any(|list| matches!(list[*i], RunInput::Kept(_)));
         let kept: Vec<i64> = (0..count).filter(is_kept).map(|i| i as i64).collect();
         let options = sys::ExecuteOptions {
             non_donatable_input_indices: kept.as_ptr(),
             num_non_donatable_input_indices: kept.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
-        let objects = |list: &&[Input<'_>]| list.iter().map(|i| i.array().object).collect();
-        let arguments: Vec<Vec<Object>> = inputs.iter().map(objects).collect();
-        let mut results: Vec<Vec<Object>> = vec![vec![std::ptr::null_mut(); self.outputs]; self.devices];
-        let mut events: Vec<Object> = vec![std::ptr::null_mut(); self.devices];
-        let argument_lists: Vec<*const Object> = arguments.iter().map(|list| list.as_ptr()).collect();
-        let output_lists: Vec<*mut Object> = results.iter_mut().map(|list| list.as_mut_ptr()).collect();
+        let objects = |list: &&[RunInput<'_>]| list.iter().map(|i| i.array().object).collect();
+        let arguments: Vec<Vec<OpaquePtr>> = inputs.iter().map(objects).collect();
+        let mut results: Vec<Vec<OpaquePtr>> = vec![vec![std::ptr::null_mut(); self.outputs]; self.devices];
+        let mut events: Vec<OpaquePtr> = vec![std::ptr::null_mut(); self.devices];
+        let argument_lists: Vec<*const OpaquePtr> = arguments.iter().map(|list| list.as_ptr()).collect();
+        let output_lists: Vec<*mut OpaquePtr> = results.iter_mut().map(|list| list.as_mut_ptr()).collect();
         self.client.connection.plugin.call(&mut sys::LoadedExecutable_Execute {
             executable: self.object,
             options: &raw const options,
@@ -593,14 +606,14 @@ impl Loaded {
             num_args: count,
             output_lists: output_lists.as_ptr(),
             device_complete_events: events.as_mut_ptr(),
-            ..Args::new()
+            ..ApiArgs::new()
         })?;
         let run = ReadyEvent::new(self.devices);
         for object in events {
-            Event { plugin: self.client.connection.plugin.clone(), object }.tell(&run);
+            PjrtEvent { plugin: self.client.connection.plugin.clone(), object }.tell(&run);
         }
         self.running.lock().unwrap_or_else(PoisonError::into_inner).push_back(run.clone());
-        let array = |object| Array { client: self.client.clone(), object, run: Some(run.clone()) };
+        let array = |object| PjrtBuffer { client: self.client.clone(), object, run: Some(run.clone()) };
         Ok(results.into_iter().map(|list| list.into_iter().map(array).collect()).collect())
     }
 
@@ -632,19 +645,20 @@ impl Loaded {
         Some(memory.peak.max(held)).filter(|bytes| *bytes > 0)
     }
 
-    pub(crate) fn executable(&self) -> Result<Compiled> {
+    pub(crate) fn executable(&self) -> Result<AheadExecutable> {
         let plugin = &self.client.connection.plugin;
-        let mut args = sys::LoadedExecutable_GetExecutable { loaded_executable: self.object, ..Args::new() };
+        let mut args =
+            sys::LoadedExecutable_GetExecutable { loaded_executable: self.object, ..ApiArgs::new() };
         plugin.call(&mut args)?;
-        Ok(Compiled::new(plugin.clone(), args.executable))
+        Ok(AheadExecutable::new(plugin.clone(), args.executable))
     }
 }
 
-impl Drop for Loaded {
+impl Drop for LoadedExecutable {
     fn drop(&mut self) {
         self.client
             .connection
             .plugin
-            .free(sys::LoadedExecutable_Destroy { executable: self.object, ..Args::new() });
+            .free(sys::LoadedExecutable_Destroy { executable: self.object, ..ApiArgs::new() });
     }
 }

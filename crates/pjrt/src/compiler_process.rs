@@ -5,7 +5,7 @@
 //! reads that while it is loaded.
 
 use crate::cache::{CompileCache, build};
-use crate::plugin::{Plugin, Value};
+use crate::plugin::{Plugin, PluginValue};
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_runtime::{AheadMemory, AheadOfTime, AheadReport, AheadRequest, AheadSlice};
+use systole_runtime::{AotCompiler, AotMemory, AotReport, AotRequest, AotTopology};
 
 /// The hidden command of the `systole` program that [`serve`] stands behind.
 pub const COMMAND: &str = "compile-in-this-process";
@@ -67,9 +67,9 @@ impl AheadCompiler {
     }
 }
 
-impl AheadOfTime for AheadCompiler {
-    fn compile_ahead(&self, request: &AheadRequest) -> Result<AheadReport> {
-        let wanted = Wanted {
+impl AotCompiler for AheadCompiler {
+    fn compile_ahead(&self, request: &AotRequest) -> Result<AotReport> {
+        let wanted = CompileRequest {
             library: self.library.clone(),
             build: build(&self.library),
             slice: request.slice.clone(),
@@ -89,18 +89,20 @@ impl AheadOfTime for AheadCompiler {
 }
 
 /// Names and contents of the files that say what is asked.
-type Asked<'a> = [(&'a str, &'a [u8])];
+type CacheRequest<'a> = [(&'a str, &'a [u8])];
 
 impl AheadCompiler {
-    fn compile_anew(&self, request: &AheadRequest, asked: &Asked<'_>) -> Result<AheadReport> {
-        let folder = Folder::new(self.cache.as_ref())?;
+    fn compile_anew(&self, request: &AotRequest, asked: &CacheRequest<'_>) -> Result<AotReport> {
+        let folder = TempDir::new(self.cache.as_ref())?;
         asked.iter().try_for_each(|(name, bytes)| folder.write(name, bytes))?;
         let (status, most) = self.run(&folder, request)?;
-        match Answer::read(&folder.0) {
-            Some(Answer::Done(told)) => {
-                let told = Told { compiler_memory: most, ..told };
-                folder
-                    .write(ANSWER, &serde_json::to_vec(&Answer::Done(told.clone())).map_err(unwritable)?)?;
+        match CompileResponse::read(&folder.0) {
+            Some(CompileResponse::Done(told)) => {
+                let told = ReportInFile { compiler_memory: most, ..told };
+                folder.write(
+                    ANSWER,
+                    &serde_json::to_vec(&CompileResponse::Done(told.clone())).map_err(unwritable)?,
+                )?;
                 let report = told.report(&folder.0, &self.library)?;
                 if let Some(cache) = &self.cache {
                     // Without room for it the program is compiled again another time.
@@ -112,20 +114,20 @@ impl AheadCompiler {
                 }
                 Ok(report)
             }
-            Some(Answer::Failed(told)) => Err(told.error()),
+            Some(CompileResponse::Failed(told)) => Err(told.error()),
             None => Err(ended(status, &folder)),
         }
     }
 
     /// What was answered before; a damaged answer is forgotten.
-    fn kept(&self, cache: &CompileCache, asked: &Asked<'_>) -> Option<AheadReport> {
+    fn kept(&self, cache: &CompileCache, asked: &CacheRequest<'_>) -> Option<AotReport> {
         let folder = cache.find(asked)?;
-        let Some(Answer::Done(told)) = Answer::read(&folder) else {
+        let Some(CompileResponse::Done(told)) = CompileResponse::read(&folder) else {
             cache.forget(asked);
             return None;
         };
         match told.report(&folder, &self.library) {
-            Ok(report) => Some(AheadReport { cached: true, ..report }),
+            Ok(report) => Some(AotReport { cached: true, ..report }),
             Err(_) => {
                 cache.forget(asked);
                 None
@@ -136,7 +138,7 @@ impl AheadCompiler {
 
 impl AheadCompiler {
     /// Runs a child to its end or its limits; also says the most memory it was seen to use.
-    fn run(&self, folder: &Folder, request: &AheadRequest) -> Result<(ExitStatus, u64)> {
+    fn run(&self, folder: &TempDir, request: &AotRequest) -> Result<(ExitStatus, u64)> {
         let log = fs::File::create(folder.0.join("log.txt")).map_err(|e| folder.failed("create", e))?;
         let mut command = Command::new(&self.program);
         command.arg(COMMAND).arg(&folder.0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -149,7 +151,7 @@ impl AheadCompiler {
 }
 
 /// What libtpu must find in its environment where no TPU is: it would ask a cloud's metadata server for minutes.
-fn environment(folder: &Folder) -> [(&'static str, String); 6] {
+fn environment(folder: &TempDir) -> [(&'static str, String); 6] {
     [
         ("TPU_SKIP_MDS_QUERY", "1".into()),
         ("TPU_ACCELERATOR_TYPE", "v5litepod-4".into()),
@@ -199,7 +201,7 @@ fn resident(process: u32) -> u64 {
 }
 
 /// A child that left no answer.
-fn ended(status: ExitStatus, folder: &Folder) -> Error {
+fn ended(status: ExitStatus, folder: &TempDir) -> Error {
     let what = format!("the compiler ended without an answer: {status}");
     let mut e = Error::new(ErrorKind::Unsupported, what);
     let log = folder.end_of_log();
@@ -215,12 +217,12 @@ fn unwritable(e: serde_json::Error) -> Error {
 
 /// What the child is asked; the program lies beside it.
 #[derive(Serialize, Deserialize)]
-struct Wanted {
+struct CompileRequest {
     library: PathBuf,
     /// Which build of it: another one would answer otherwise.
     build: String,
     #[serde(with = "SliceInFile")]
-    slice: AheadSlice,
+    slice: AotTopology,
     replicas: usize,
     partitions: usize,
     quick: bool,
@@ -230,7 +232,7 @@ struct Wanted {
 
 /// An [`AheadSlice`] in a file.
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "AheadSlice")]
+#[serde(remote = "AotTopology")]
 struct SliceInFile {
     topology: String,
     extents: Vec<usize>,
@@ -242,20 +244,20 @@ struct SliceInFile {
 
 /// What the child says.
 #[derive(Serialize, Deserialize)]
-enum Answer {
-    Done(Told),
-    Failed(Refusal),
+enum CompileResponse {
+    Done(ReportInFile),
+    Failed(ErrorInFile),
 }
 
-impl Answer {
-    fn read(folder: &Path) -> Option<Answer> {
+impl CompileResponse {
+    fn read(folder: &Path) -> Option<CompileResponse> {
         serde_json::from_slice(&fs::read(folder.join(ANSWER)).ok()?).ok()
     }
 }
 
 /// A report without what lies beside it in files.
 #[derive(Clone, Serialize, Deserialize)]
-struct Told {
+struct ReportInFile {
     compiler: String,
     device_kind: String,
     devices: usize,
@@ -270,16 +272,16 @@ struct Told {
     files: [usize; 2],
 }
 
-impl Told {
-    fn report(self, folder: &Path, library: &Path) -> Result<AheadReport> {
+impl ReportInFile {
+    fn report(self, folder: &Path, library: &Path) -> Result<AotReport> {
         let file = |name: &str, size: usize| {
-            let bytes = if size == 0 { Vec::new() } else { Borrowed(folder).bytes(name)? };
+            let bytes = if size == 0 { Vec::new() } else { RequestDir(folder).bytes(name)? };
             let cut =
                 || Error::new(ErrorKind::Data, "the compiler's answer is incomplete").at(name.to_string());
             if bytes.len() == size { Ok(bytes) } else { Err(cut()) }
         };
         let [code, arguments, outputs, aliased, temporaries, peak] = self.memory;
-        Ok(AheadReport {
+        Ok(AotReport {
             compiler: self.compiler,
             library: library.display().to_string(),
             device_kind: self.device_kind,
@@ -288,7 +290,7 @@ impl Told {
             seconds: self.seconds,
             compiler_memory: self.compiler_memory,
             cached: false,
-            memory: AheadMemory { code, arguments, outputs, aliased, temporaries, peak },
+            memory: AotMemory { code, arguments, outputs, aliased, temporaries, peak },
             cost: self.cost,
             hlo: file(HLO, self.files[0])?,
             executable: file(EXECUTABLE, self.files[1])?,
@@ -298,7 +300,7 @@ impl Told {
 
 /// An error on its way from one process to another.
 #[derive(Serialize, Deserialize)]
-struct Refusal {
+struct ErrorInFile {
     kind: String,
     what: String,
     places: Vec<String>,
@@ -306,9 +308,9 @@ struct Refusal {
     hint: Option<String>,
 }
 
-impl Refusal {
-    fn of(e: &Error) -> Refusal {
-        Refusal {
+impl ErrorInFile {
+    fn of(e: &Error) -> ErrorInFile {
+        ErrorInFile {
             kind: format!("{:?}", e.kind()),
             what: e.what().into(),
             places: e.places().to_vec(),
@@ -331,10 +333,10 @@ impl Refusal {
 /// first argument is [`COMMAND`], with the second one.
 pub fn serve(folder: &Path) -> Result<()> {
     end_with_parent();
-    let folder = Borrowed(folder);
+    let folder = RequestDir(folder);
     let answer = match folder.compile() {
-        Ok(told) => Answer::Done(told),
-        Err(e) => Answer::Failed(Refusal::of(&e)),
+        Ok(told) => CompileResponse::Done(told),
+        Err(e) => CompileResponse::Failed(ErrorInFile::of(&e)),
     };
     // Under another name first: the parent takes what stands there for complete.
     folder.write("answer.part", &serde_json::to_vec(&answer).map_err(unwritable)?)?;
@@ -355,7 +357,7 @@ fn end_with_parent() {
 }
 
 /// The compiler's own words for its version. Those of the CUDA plugin are the GPU's name.
-fn compiler(plugin: &Plugin, topology: &Topology, slice: &AheadSlice) -> Result<String> {
+fn compiler(plugin: &Plugin, topology: &Topology, slice: &AotTopology) -> Result<String> {
     let (major, minor) = plugin.version();
     match slice.gpu {
         Some(_) => Ok(format!("XLA's CUDA plugin of PJRT {major}.{minor}")),
@@ -365,15 +367,15 @@ fn compiler(plugin: &Plugin, topology: &Topology, slice: &AheadSlice) -> Result<
 
 /// The versions of StableHLO that a plugin reads, as one more line of its version.
 fn dialects(plugin: &Plugin) -> String {
-    let shown = |version: Vec<i64>| Value::Ints(version).to_string();
+    let shown = |version: Vec<i64>| PluginValue::Ints(version).to_string();
     let read = plugin.stablehlo();
     read.map_or_else(String::new, |(from, to)| format!("\nreads StableHLO {} to {}", shown(from), shown(to)))
 }
 
 /// A folder that the parent owns.
-struct Borrowed<'a>(&'a Path);
+struct RequestDir<'a>(&'a Path);
 
-impl Borrowed<'_> {
+impl RequestDir<'_> {
     fn read(&self, name: &str) -> Result<String> {
         let path = self.0.join(name);
         fs::read_to_string(&path).map_err(|e| Error::io("cannot read", &path, e))
@@ -389,8 +391,8 @@ impl Borrowed<'_> {
         fs::write(&path, bytes).map_err(|e| Error::io("cannot write", &path, e))
     }
 
-    fn compile(&self) -> Result<Told> {
-        let wanted: Wanted = serde_json::from_str(&self.read("request.json")?)
+    fn compile(&self) -> Result<ReportInFile> {
+        let wanted: CompileRequest = serde_json::from_str(&self.read("request.json")?)
             .map_err(|e| Error::new(ErrorKind::Data, "the request cannot be read").because(e.to_string()))?;
         let program = self.read("program.mlir")?;
         let plugin = Plugin::load(&wanted.library)?;
@@ -405,7 +407,7 @@ impl Borrowed<'_> {
         self.write(EXECUTABLE, &executable)?;
         let m = compiled.memory()?;
         let limit = devices.first().and_then(|d| d.attributes.get("device_memory_bytes_limit")?.number());
-        Ok(Told {
+        Ok(ReportInFile {
             compiler: compiler(&plugin, &topology, &wanted.slice)? + &dialects(&plugin),
             device_kind: devices.first().map(|d| d.kind.clone()).unwrap_or_default(),
             devices: devices.len(),
@@ -420,20 +422,20 @@ impl Borrowed<'_> {
 }
 
 /// A folder of the parent's for one request, gone with it.
-struct Folder(PathBuf);
+struct TempDir(PathBuf);
 
-impl Folder {
+impl TempDir {
     /// In the cache where there is one, so that it can become a part of it.
-    fn new(cache: Option<&CompileCache>) -> Result<Folder> {
+    fn new(cache: Option<&CompileCache>) -> Result<TempDir> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("systole-compile-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = cache.map_or_else(|| std::env::temp_dir().join(&name), |c| c.part(&name));
         fs::create_dir_all(&path).map_err(|e| Error::io("cannot create", &path, e))?;
-        Ok(Folder(path))
+        Ok(TempDir(path))
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        Borrowed(&self.0).write(name, bytes)
+        RequestDir(&self.0).write(name, bytes)
     }
 
     fn failed(&self, action: &str, e: std::io::Error) -> Error {
@@ -452,7 +454,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }

@@ -1,15 +1,15 @@
 //! Device nodes of this machine: the files through which programs reach accelerators.
 
-use crate::Platform;
+use crate::AcceleratorPlatform;
 use std::path::{Path, PathBuf};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Files through which programs reach a platform's devices; none where that is the processor.
-pub fn device_nodes(platform: Platform) -> Vec<PathBuf> {
+pub fn device_nodes(platform: AcceleratorPlatform) -> Vec<PathBuf> {
     let (folders, prefix): (&[&str], &str) = match platform {
-        Platform::Tpu => (&["/dev", "/dev/vfio"], "accel"),
-        Platform::Cuda => (&["/dev"], "nvidia"),
-        Platform::Xla => return Vec::new(),
+        AcceleratorPlatform::Tpu => (&["/dev", "/dev/vfio"], "accel"),
+        AcceleratorPlatform::Cuda => (&["/dev"], "nvidia"),
+        AcceleratorPlatform::Xla => return Vec::new(),
     };
     let mut nodes: Vec<PathBuf> = folders
         .iter()
@@ -30,19 +30,19 @@ fn is_node(path: &Path, prefix: &str) -> bool {
 }
 
 /// Refuses a platform without device nodes.
-pub(crate) fn require_node(platform: Platform) -> Result<()> {
+pub(crate) fn require_node(platform: AcceleratorPlatform) -> Result<()> {
     if !device_nodes(platform).is_empty() {
         return Ok(());
     }
     let (what, looked, try_this) = match platform {
         // The processor is always there.
-        Platform::Xla => return Ok(()),
-        Platform::Tpu => (
+        AcceleratorPlatform::Xla => return Ok(()),
+        AcceleratorPlatform::Tpu => (
             "this machine has no TPU",
             "there is no /dev/accel0 and no /dev/vfio/0",
             "`systole compile MODEL --target v5e:2x2` compiles for one that is elsewhere; `--device cpu` trains here",
         ),
-        Platform::Cuda => {
+        AcceleratorPlatform::Cuda => {
             ("this machine has no NVIDIA GPU", "there is no /dev/nvidia0", "`--device cpu` trains here")
         }
     };

@@ -8,7 +8,7 @@ use systole_ir::{Error, ErrorKind, Result, knobs};
 
 /// What a plugin drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Platform {
+pub enum AcceleratorPlatform {
     /// Google's TPUs: `libtpu.so`.
     Tpu,
     /// NVIDIA's GPUs: `xla_cuda_plugin.so`.
@@ -17,23 +17,23 @@ pub enum Platform {
     Xla,
 }
 
-impl Platform {
+impl AcceleratorPlatform {
     /// Those that need a device beside the processor.
-    pub const ACCELERATORS: [Platform; 2] = [Platform::Tpu, Platform::Cuda];
+    pub const ACCELERATORS: [AcceleratorPlatform; 2] = [AcceleratorPlatform::Tpu, AcceleratorPlatform::Cuda];
 
     /// What `--device` calls it: `tpu`, `cuda` or `xla`.
     pub fn name(self) -> &'static str {
         match self {
-            Platform::Tpu => "tpu",
-            Platform::Cuda => "cuda",
-            Platform::Xla => "xla",
+            AcceleratorPlatform::Tpu => "tpu",
+            AcceleratorPlatform::Cuda => "cuda",
+            AcceleratorPlatform::Xla => "xla",
         }
     }
 
     /// What `systole setup` calls it.
     pub fn setup(self) -> &'static str {
         match self {
-            Platform::Xla => "xla-cpu",
+            AcceleratorPlatform::Xla => "xla-cpu",
             _ => self.name(),
         }
     }
@@ -41,18 +41,18 @@ impl Platform {
     /// The library's file name.
     pub fn file(self) -> &'static str {
         match self {
-            Platform::Tpu => "libtpu.so",
-            Platform::Cuda => "xla_cuda_plugin.so",
-            Platform::Xla => "pjrt_c_api_cpu_plugin.so",
+            AcceleratorPlatform::Tpu => "libtpu.so",
+            AcceleratorPlatform::Cuda => "xla_cuda_plugin.so",
+            AcceleratorPlatform::Xla => "pjrt_c_api_cpu_plugin.so",
         }
     }
 
     /// Folders of Python packages that hold it.
     fn packages(self) -> &'static [&'static str] {
         match self {
-            Platform::Tpu => &["libtpu"],
-            Platform::Cuda => &["jax_plugins/xla_cuda13", "jax_plugins/xla_cuda12"],
-            Platform::Xla => &["lammps_jax_pjrt_cpu"],
+            AcceleratorPlatform::Tpu => &["libtpu"],
+            AcceleratorPlatform::Cuda => &["jax_plugins/xla_cuda13", "jax_plugins/xla_cuda12"],
+            AcceleratorPlatform::Xla => &["lammps_jax_pjrt_cpu"],
         }
     }
 }
@@ -82,7 +82,7 @@ impl Search {
     }
 
     /// The plugin's file, or an error that says what to do.
-    pub fn require(&self, platform: Platform) -> Result<PathBuf> {
+    pub fn require(&self, platform: AcceleratorPlatform) -> Result<PathBuf> {
         let name = platform.name();
         self.plugin().map(|p| p.path.clone()).ok_or_else(|| {
             let rules: Vec<String> = self.paths.iter().map(SearchPath::to_string).collect();
@@ -116,15 +116,16 @@ impl std::fmt::Display for SearchPath {
 
 /// Searches for a platform's plugin. The order: `named` (from `--device pjrt:PATH`), `SYSTOLE_PJRT_PLUGIN`,
 /// `TPU_LIBRARY_PATH`, installed Python packages, Systole's cache of plugins, the system's folders.
-pub fn discover(platform: Platform, named: Option<&Path>, cache: Option<&Path>) -> Search {
+pub fn discover(platform: AcceleratorPlatform, named: Option<&Path>, cache: Option<&Path>) -> Search {
     let mut search = Search::default();
     let variable = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let ours = Some(knobs::PJRT_PLUGIN.get()).filter(|v| !v.is_empty()).map(PathBuf::from);
     // A variable that stands for an accelerator's plugin does not stand for XLA on the processor.
-    let fits =
-        |path: &PathBuf| platform != Platform::Xla || path.file_name().is_some_and(|n| n == platform.file());
+    let fits = |path: &PathBuf| {
+        platform != AcceleratorPlatform::Xla || path.file_name().is_some_and(|n| n == platform.file())
+    };
     let ours = ours.filter(fits);
-    let theirs = variable("TPU_LIBRARY_PATH").filter(|_| platform == Platform::Tpu);
+    let theirs = variable("TPU_LIBRARY_PATH").filter(|_| platform == AcceleratorPlatform::Tpu);
     let given = [
         ("named", named.map(Path::to_path_buf)),
         (knobs::PJRT_PLUGIN.name, ours),

@@ -2,7 +2,9 @@
 //! server for minutes.
 
 use crate::device_nodes::require_node;
-use crate::{Client, CompileCache, PjrtBackend, Platform, Plugin, Search, TpuClusterResolver, Value};
+use crate::{
+    AcceleratorPlatform, Client, CompileCache, PjrtBackend, Plugin, PluginValue, Search, TpuClusterResolver,
+};
 use std::path::Path;
 use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Result, knobs};
@@ -12,12 +14,16 @@ use systole_runtime::Backend;
 ///
 /// # Errors
 /// When this machine has none, there is no plugin, or the plugin refuses.
-pub fn open(platform: Platform, search: &Search, cache: Option<CompileCache>) -> Result<Arc<dyn Backend>> {
+pub fn open(
+    platform: AcceleratorPlatform,
+    search: &Search,
+    cache: Option<CompileCache>,
+) -> Result<Arc<dyn Backend>> {
     require_node(platform)?;
     let plugin = Plugin::load(&search.require(platform)?)?;
     let client = open_client(&plugin, cache)?;
     let (index, count) = client.process();
-    if count > 1 && platform == Platform::Tpu {
+    if count > 1 && platform == AcceleratorPlatform::Tpu {
         TpuClusterResolver::new("")?.check(index, count)?;
     }
     Ok(Arc::new(PjrtBackend::new(platform.name(), client)))
@@ -28,7 +34,7 @@ pub fn open(platform: Platform, search: &Search, cache: Option<CompileCache>) ->
 /// # Errors
 /// As [`open`].
 pub fn open_file(path: &Path, cache: Option<CompileCache>) -> Result<Arc<dyn Backend>> {
-    for platform in Platform::ACCELERATORS {
+    for platform in AcceleratorPlatform::ACCELERATORS {
         if path.file_name().is_some_and(|name| name == platform.file()) {
             require_node(platform)?;
         }
@@ -58,9 +64,9 @@ fn open_client(plugin: &Plugin, cache: Option<CompileCache>) -> Result<Client> {
 }
 
 /// Options between commas, or in lines of their own where one has a comma; of two by one name the last counts.
-fn options(text: &str) -> Result<Vec<(&str, Value)>> {
+fn options(text: &str) -> Result<Vec<(&str, PluginValue)>> {
     let between = if text.contains('\n') { '\n' } else { ',' };
-    let mut all: Vec<(&str, Value)> = Vec::new();
+    let mut all: Vec<(&str, PluginValue)> = Vec::new();
     for text in text.split(between).map(str::trim).filter(|o| !o.is_empty()) {
         let (name, value) = option(text)?;
         all.retain(|(before, _)| *before != name);
@@ -70,12 +76,12 @@ fn options(text: &str) -> Result<Vec<(&str, Value)>> {
 }
 
 /// `num_devices=8`; a value is a whole number, a number, `true` or `false`, or else text.
-fn option(text: &str) -> Result<(&str, Value)> {
+fn option(text: &str) -> Result<(&str, PluginValue)> {
     let (name, value) = text.split_once('=').ok_or_else(|| {
         Error::new(ErrorKind::Config, format!("`{text}` is no option")).hint("write num_devices=8")
     })?;
-    let number = || value.parse().map(Value::Int).or_else(|_| value.parse().map(Value::Float));
-    let word = || value.parse().map(Value::Bool).unwrap_or_else(|_| Value::Text(value.into()));
+    let number = || value.parse().map(PluginValue::Int).or_else(|_| value.parse().map(PluginValue::Float));
+    let word = || value.parse().map(PluginValue::Bool).unwrap_or_else(|_| PluginValue::Text(value.into()));
     Ok((name, number().unwrap_or_else(|_| word())))
 }
 
@@ -86,10 +92,10 @@ mod tests {
     #[test]
     fn options_have_the_type_of_their_value() {
         for (text, value) in [
-            ("a=8", Value::Int(8)),
-            ("a=-0.5", Value::Float(-0.5)),
-            ("a=true", Value::Bool(true)),
-            ("a=b=c", Value::Text("b=c".into())),
+            ("a=8", PluginValue::Int(8)),
+            ("a=-0.5", PluginValue::Float(-0.5)),
+            ("a=true", PluginValue::Bool(true)),
+            ("a=b=c", PluginValue::Text("b=c".into())),
         ] {
             assert_eq!(option(text).unwrap(), ("a", value));
         }
@@ -100,8 +106,11 @@ mod tests {
     fn the_last_of_two_options_counts() {
         let of = |text| options(text).unwrap();
         assert_eq!(of(""), []);
-        assert_eq!(of("a=1, b=2,a=3"), [("b", Value::Int(2)), ("a", Value::Int(3))]);
-        assert_eq!(of("a=1,2\nb=x\n"), [("a", Value::Text("1,2".into())), ("b", Value::Text("x".into()))]);
+        assert_eq!(of("a=1, b=2,a=3"), [("b", PluginValue::Int(2)), ("a", PluginValue::Int(3))]);
+        assert_eq!(
+            of("a=1,2\nb=x\n"),
+            [("a", PluginValue::Text("1,2".into())), ("b", PluginValue::Text("x".into()))]
+        );
         assert!(options("a=1,b").is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! A loaded plugin: its table of functions, calls into it, and its errors as ours.
 
-use crate::sys::{self, Args, Object, named};
+use crate::sys::{self, ApiArgs, OpaquePtr, named};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const WRITTEN: &[i64] = &[1, 0, 0];
 
 /// A value that a plugin tells by name.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum PluginValue {
     /// Text.
     Text(String),
     /// An integer.
@@ -38,25 +38,27 @@ pub enum Value {
     Bool(bool),
 }
 
-impl Value {
+impl PluginValue {
     /// The number that it is, where it is one.
     pub fn number(&self) -> Option<f64> {
         match self {
-            Value::Int(n) => Some(*n as f64),
-            Value::Float(x) => Some(f64::from(*x)),
+            PluginValue::Int(n) => Some(*n as f64),
+            PluginValue::Float(x) => Some(f64::from(*x)),
             _ => None,
         }
     }
 }
 
-impl std::fmt::Display for Value {
+impl std::fmt::Display for PluginValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Value::Text(text) => f.write_str(text),
-            Value::Int(n) => n.fmt(f),
-            Value::Ints(list) => f.write_str(&list.iter().map(i64::to_string).collect::<Vec<_>>().join(".")),
-            Value::Float(x) => x.fmt(f),
-            Value::Bool(yes) => yes.fmt(f),
+            PluginValue::Text(text) => f.write_str(text),
+            PluginValue::Int(n) => n.fmt(f),
+            PluginValue::Ints(list) => {
+                f.write_str(&list.iter().map(i64::to_string).collect::<Vec<_>>().join("."))
+            }
+            PluginValue::Float(x) => x.fmt(f),
+            PluginValue::Bool(yes) => yes.fmt(f),
         }
     }
 }
@@ -88,7 +90,7 @@ impl Plugin {
     pub fn stablehlo(&self) -> Option<(Vec<i64>, Vec<i64>)> {
         let attributes = self.attributes().ok()?;
         let version = |name: &str| match attributes.iter().find(|(n, _)| n == name)? {
-            (_, Value::Ints(version)) => Some(version.clone()),
+            (_, PluginValue::Ints(version)) => Some(version.clone()),
             _ => None,
         };
         Some((version("stablehlo_minimum_version")?, version("stablehlo_current_version")?))
@@ -97,7 +99,7 @@ impl Plugin {
     /// Whether the plugin reads the StableHLO that Systole writes.
     fn check_dialect(&self) -> Result<()> {
         let Some((least, greatest)) = self.stablehlo() else { return Ok(()) };
-        let shown = |version: &[i64]| Value::Ints(version.to_vec()).to_string();
+        let shown = |version: &[i64]| PluginValue::Ints(version.to_vec()).to_string();
         let (newer, older) = (least.as_slice() > WRITTEN, greatest.as_slice() < WRITTEN);
         if !newer && !older {
             return Ok(());
@@ -164,7 +166,7 @@ impl Plugin {
     ///
     /// # Errors
     /// The plugin's own, with its message; or that it lacks the function.
-    pub(crate) fn call<A: Args>(&self, args: &mut A) -> Result<()> {
+    pub(crate) fn call<A: ApiArgs>(&self, args: &mut A) -> Result<()> {
         let function = self.function(A::SLOT).ok_or_else(|| self.lacks(A::NAME))?;
         // SAFETY: the slot's function takes this structure, which states its size (the promise of `Args`).
         let error = unsafe { function((&raw mut *args).cast()) };
@@ -172,14 +174,14 @@ impl Plugin {
     }
 
     /// Calls a function that frees something: it cannot fail in a way that anybody could mend.
-    pub(crate) fn free<A: Args>(&self, mut args: A) {
+    pub(crate) fn free<A: ApiArgs>(&self, mut args: A) {
         let _ = self.call(&mut args);
     }
 
     /// The extension of this type, where the plugin has it.
-    pub(crate) fn extension(&self, type_: i32) -> Option<*const sys::Extension> {
+    pub(crate) fn extension(&self, type_: i32) -> Option<*const sys::ExtensionHeader> {
         // SAFETY: every version of the table begins with its list of extensions.
-        let mut at: *const sys::Extension = unsafe { (*self.api).extension_start }.cast();
+        let mut at: *const sys::ExtensionHeader = unsafe { (*self.api).extension_start }.cast();
         // SAFETY: each is null or points to one that stays, as the table does.
         while let Some(extension) = unsafe { at.as_ref() } {
             if extension.type_ == type_ {
@@ -190,14 +192,14 @@ impl Plugin {
         None
     }
 
-    fn function(&self, slot: usize) -> Option<sys::Function> {
+    fn function(&self, slot: usize) -> Option<sys::ApiFunction> {
         // SAFETY: every version of the table begins with its size.
         let size = unsafe { (*self.api).struct_size };
         if slot + size_of::<usize>() > size {
             return None;
         }
         // SAFETY: the table is at least that long; a slot is a function of this type or null.
-        unsafe { *self.api.byte_add(slot).cast::<Option<sys::Function>>() }
+        unsafe { *self.api.byte_add(slot).cast::<Option<sys::ApiFunction>>() }
     }
 
     fn lacks(&self, name: &str) -> Error {
@@ -209,17 +211,17 @@ impl Plugin {
     }
 
     /// An error object as an error of ours; the object is freed.
-    pub(crate) fn check(&self, error: Object, name: &str) -> Result<()> {
+    pub(crate) fn check(&self, error: OpaquePtr, name: &str) -> Result<()> {
         if error.is_null() {
             return Ok(());
         }
-        let mut message = sys::Error_Message { error, ..Args::new() };
-        let mut code = sys::Error_GetCode { error, ..Args::new() };
+        let mut message = sys::Error_Message { error, ..ApiArgs::new() };
+        let mut code = sys::Error_GetCode { error, ..ApiArgs::new() };
         self.raw(&mut message);
         self.raw(&mut code);
         // SAFETY: the message belongs to the error, which is freed below.
         let text = unsafe { text(message.message, message.message_size) };
-        self.raw(&mut sys::Error_Destroy { error, ..Args::new() });
+        self.raw(&mut sys::Error_Destroy { error, ..ApiArgs::new() });
         let kind = match code.code {
             sys::code::INVALID_ARGUMENT | sys::code::NOT_FOUND => ErrorKind::Config,
             sys::code::INTERNAL => ErrorKind::Bug,
@@ -238,7 +240,7 @@ impl Plugin {
     }
 
     /// A call of which the result is nothing, or not an error.
-    fn raw<A: Args>(&self, args: &mut A) {
+    fn raw<A: ApiArgs>(&self, args: &mut A) {
         if let Some(function) = self.function(A::SLOT) {
             // SAFETY: as in `call`; what comes back is ignored.
             unsafe { function((&raw mut *args).cast()) };
@@ -246,7 +248,7 @@ impl Plugin {
     }
 
     /// What the plugin says of itself: versions of XLA and of StableHLO.
-    pub fn attributes(&self) -> Result<Vec<(String, Value)>> {
+    pub fn attributes(&self) -> Result<Vec<(String, PluginValue)>> {
         let mut args = sys::Plugin_Attributes::new();
         self.call(&mut args)?;
         // SAFETY: the plugin's list, alive as long as the plugin.
@@ -282,7 +284,7 @@ fn check_file(path: &Path) -> Result<()> {
 
 /// # Safety
 /// `start` is null or points to `len` bytes.
-pub(crate) unsafe fn text(start: sys::Chars, len: usize) -> String {
+pub(crate) unsafe fn text(start: sys::CharPtr, len: usize) -> String {
     // SAFETY: passed on.
     String::from_utf8_lossy(unsafe { slice(start, len) }).into_owned()
 }
@@ -301,7 +303,7 @@ pub(crate) unsafe fn slice<'a, T>(start: *const T, len: usize) -> &'a [T] {
 
 /// # Safety
 /// `start` points to `len` named values as a plugin hands them out.
-pub(crate) unsafe fn values(start: *const sys::NamedValue, len: usize) -> Vec<(String, Value)> {
+pub(crate) unsafe fn values(start: *const sys::NamedValue, len: usize) -> Vec<(String, PluginValue)> {
     // SAFETY: passed on.
     let list = unsafe { slice(start, len) };
     // SAFETY: each value's text and list have the lengths that stand beside them.
@@ -310,24 +312,26 @@ pub(crate) unsafe fn values(start: *const sys::NamedValue, len: usize) -> Vec<(S
 
 /// # Safety
 /// The value's pointer has the length that stands beside it.
-unsafe fn value(v: &sys::NamedValue) -> Value {
+unsafe fn value(v: &sys::NamedValue) -> PluginValue {
     match v.type_ {
         // SAFETY: passed on.
-        named::STRING => Value::Text(unsafe { text(v.value as sys::Chars, v.value_size) }),
+        named::STRING => PluginValue::Text(unsafe { text(v.value as sys::CharPtr, v.value_size) }),
         // SAFETY: passed on.
-        named::INT64_LIST => Value::Ints(unsafe { slice(v.value as *const i64, v.value_size) }.to_vec()),
-        named::FLOAT => Value::Float(f32::from_bits(v.value as u32)),
-        named::BOOL => Value::Bool(v.value as u8 != 0),
-        _ => Value::Int(v.value as i64),
+        named::INT64_LIST => {
+            PluginValue::Ints(unsafe { slice(v.value as *const i64, v.value_size) }.to_vec())
+        }
+        named::FLOAT => PluginValue::Float(f32::from_bits(v.value as u32)),
+        named::BOOL => PluginValue::Bool(v.value as u8 != 0),
+        _ => PluginValue::Int(v.value as i64),
     }
 }
 
-/// Values to pass to a plugin. The list that [`Named::raw`] gives points into this.
+/// Values to pass to a plugin. The list that [`NamedValues::raw`] gives points into this.
 #[derive(Default)]
-pub(crate) struct Named(Vec<(String, Value)>);
+pub(crate) struct NamedValues(Vec<(String, PluginValue)>);
 
-impl Named {
-    pub(crate) fn push(&mut self, name: &str, value: Value) {
+impl NamedValues {
+    pub(crate) fn push(&mut self, name: &str, value: PluginValue) {
         self.0.push((name.into(), value));
     }
 
@@ -337,13 +341,13 @@ impl Named {
 }
 
 /// The C form, pointing into both.
-pub(crate) fn named_value(name: &str, value: &Value) -> sys::NamedValue {
+pub(crate) fn named_value(name: &str, value: &PluginValue) -> sys::NamedValue {
     let (type_, bits, size) = match value {
-        Value::Text(t) => (named::STRING, t.as_ptr() as u64, t.len()),
-        Value::Int(n) => (named::INT64, *n as u64, 1),
-        Value::Ints(list) => (named::INT64_LIST, list.as_ptr() as u64, list.len()),
-        Value::Float(x) => (named::FLOAT, u64::from(x.to_bits()), 1),
-        Value::Bool(yes) => (named::BOOL, u64::from(*yes), 1),
+        PluginValue::Text(t) => (named::STRING, t.as_ptr() as u64, t.len()),
+        PluginValue::Int(n) => (named::INT64, *n as u64, 1),
+        PluginValue::Ints(list) => (named::INT64_LIST, list.as_ptr() as u64, list.len()),
+        PluginValue::Float(x) => (named::FLOAT, u64::from(x.to_bits()), 1),
+        PluginValue::Bool(yes) => (named::BOOL, u64::from(*yes), 1),
     };
     sys::NamedValue {
         name: name.as_ptr(),
@@ -351,7 +355,7 @@ pub(crate) fn named_value(name: &str, value: &Value) -> sys::NamedValue {
         type_,
         value: bits,
         value_size: size,
-        ..Args::new()
+        ..ApiArgs::new()
     }
 }
 
@@ -364,7 +368,7 @@ pub(crate) fn program(text: &str) -> sys::Program {
         code_size: text.len(),
         format: FORMAT.as_ptr(),
         format_size: FORMAT.len(),
-        ..Args::new()
+        ..ApiArgs::new()
     }
 }
 
@@ -373,9 +377,9 @@ pub(crate) fn program(text: &str) -> sys::Program {
 /// # Safety
 /// The arguments are as a plugin filled them in.
 pub(crate) unsafe fn taken(
-    start: sys::Chars,
+    start: sys::CharPtr,
     len: usize,
-    owner: Object,
+    owner: OpaquePtr,
     free: Option<sys::Deleter>,
 ) -> Vec<u8> {
     // SAFETY: passed on.
@@ -396,11 +400,11 @@ mod tests {
     #[repr(C)]
     struct Table {
         head: sys::Api,
-        functions: [Option<sys::Function>; 5],
+        functions: [Option<sys::ApiFunction>; 5],
     }
 
     /// A plugin of a table with the first `slots` functions. Tables live as long as plugins: for ever.
-    fn plugin(version: (i32, i32), slots: usize, attributes: sys::Function) -> Plugin {
+    fn plugin(version: (i32, i32), slots: usize, attributes: sys::ApiFunction) -> Plugin {
         let head = sys::Api {
             struct_size: sys::FIRST_SLOT + slots * size_of::<usize>(),
             extension_start: std::ptr::null_mut(),
@@ -409,20 +413,20 @@ mod tests {
             major: version.0,
             minor: version.1,
         };
-        let functions = [None, None, None, Some(nothing as sys::Function), Some(attributes)];
+        let functions = [None, None, None, Some(nothing as sys::ApiFunction), Some(attributes)];
         let table = Box::leak(Box::new(Table { head, functions }));
         Plugin { api: (&raw const *table).cast(), path: "fake.so".into() }
     }
 
-    unsafe extern "C" fn nothing(_: *mut c_void) -> Object {
+    unsafe extern "C" fn nothing(_: *mut c_void) -> OpaquePtr {
         std::ptr::null_mut()
     }
 
     /// Says that it reads StableHLO `N.0.0` only.
-    unsafe extern "C" fn reads<const N: i64>(args: *mut c_void) -> Object {
+    unsafe extern "C" fn reads<const N: i64>(args: *mut c_void) -> OpaquePtr {
         let version: &'static [i64] = Box::leak(Box::new([N, 0, 0]));
         let (least, greatest) = ("stablehlo_minimum_version", "stablehlo_current_version");
-        let list = [least, greatest].map(|name| named_value(name, &Value::Ints(version.to_vec())));
+        let list = [least, greatest].map(|name| named_value(name, &PluginValue::Ints(version.to_vec())));
         let list = list.map(|v| sys::NamedValue { value: version.as_ptr() as u64, ..v });
         // SAFETY: the client passes this structure.
         let args = unsafe { &mut *args.cast::<sys::Plugin_Attributes>() };

@@ -2,9 +2,11 @@
 //! which [`xspace`](crate::xspace) reads.
 
 use crate::plugin::{Plugin, text};
-use crate::proto::Message;
-use crate::sys::profiler::{Api, Code, CollectData, Create, One, ProfilerExtension, TYPE};
-use crate::sys::{self, Function, Object};
+use crate::proto::ProtoMessage;
+use crate::sys::profiler::{
+    Api, CollectData, ErrorCodeArgs, ProfilerArgs, ProfilerCreateArgs, ProfilerExtension, TYPE,
+};
+use crate::sys::{self, ApiFunction, OpaquePtr};
 use std::ffi::c_void;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::{events, trace};
@@ -15,21 +17,21 @@ pub(crate) fn wanted() -> bool {
 }
 
 /// A plugin's profiler while it watches.
-pub(crate) struct Profiler {
+pub(crate) struct ProfilerSession {
     plugin: Plugin,
     api: *const Api,
-    object: Object,
+    object: OpaquePtr,
 }
 
 // SAFETY: the table is constant, and one thread at a time has the object.
-unsafe impl Send for Profiler {}
+unsafe impl Send for ProfilerSession {}
 
-impl Profiler {
+impl ProfilerSession {
     /// Begins to watch; `None` where the plugin has no profiler.
     ///
     /// # Errors
     /// The plugin's own.
-    pub(crate) fn start(plugin: &Plugin) -> Result<Option<Profiler>> {
+    pub(crate) fn start(plugin: &Plugin) -> Result<Option<ProfilerSession>> {
         let Some(extension) = plugin.extension(TYPE) else { return Ok(None) };
         // SAFETY: the extension of this type is laid out so, and stays.
         let api = unsafe { (*extension.cast::<ProfilerExtension>()).profiler_api };
@@ -37,14 +39,14 @@ impl Profiler {
             return Ok(None);
         }
         // `tensorflow.ProfileOptions`: host events, device events, the version, programs.
-        let options = Message::default().int(2, 1).int(3, 1).int(5, 1).int(7, 1).done();
-        let mut args = Create {
-            struct_size: size_of::<Create>(),
+        let options = ProtoMessage::default().int(2, 1).int(3, 1).int(5, 1).int(7, 1).done();
+        let mut args = ProfilerCreateArgs {
+            struct_size: size_of::<ProfilerCreateArgs>(),
             options: options.as_ptr(),
             options_size: options.len(),
             profiler: std::ptr::null_mut(),
         };
-        let mut profiler = Profiler { plugin: plugin.clone(), api, object: std::ptr::null_mut() };
+        let mut profiler = ProfilerSession { plugin: plugin.clone(), api, object: std::ptr::null_mut() };
         profiler.call(|api| api.create, &raw mut args, "PLUGIN_Profiler_Create")?;
         profiler.object = args.profiler;
         let mut args = profiler.one();
@@ -79,17 +81,17 @@ impl Profiler {
         Ok(bytes)
     }
 
-    fn one(&self) -> One {
-        One { struct_size: size_of::<One>(), profiler: self.object }
+    fn one(&self) -> ProfilerArgs {
+        ProfilerArgs { struct_size: size_of::<ProfilerArgs>(), profiler: self.object }
     }
 
-    fn function(&self, pick: fn(&Api) -> Option<Function>) -> Option<Function> {
+    fn function(&self, pick: fn(&Api) -> Option<ApiFunction>) -> Option<ApiFunction> {
         // SAFETY: a plugin's constant table.
         pick(unsafe { &*self.api })
     }
 
     /// Calls a function with the structure that it takes.
-    fn call<A>(&self, pick: fn(&Api) -> Option<Function>, args: *mut A, name: &str) -> Result<()> {
+    fn call<A>(&self, pick: fn(&Api) -> Option<ApiFunction>, args: *mut A, name: &str) -> Result<()> {
         let Some(function) = self.function(pick) else {
             let e = Error::new(ErrorKind::Unsupported, format!("the plugin does not offer {name}"));
             return Err(e.at(self.plugin.path().display().to_string()));
@@ -100,10 +102,10 @@ impl Profiler {
     }
 
     /// An error object as an error of ours; the object is freed.
-    fn error(&self, error: Object, name: &str) -> Error {
+    fn error(&self, error: OpaquePtr, name: &str) -> Error {
         let private = std::ptr::null_mut();
-        let mut args = sys::profiler::Message {
-            struct_size: size_of::<sys::profiler::Message>(),
+        let mut args = sys::profiler::ErrorMessageArgs {
+            struct_size: size_of::<sys::profiler::ErrorMessageArgs>(),
             private,
             error,
             message: std::ptr::null(),
@@ -112,13 +114,18 @@ impl Profiler {
         self.tell(|api| api.error_message, &raw mut args);
         // SAFETY: the message belongs to the error, which is freed below.
         let said = unsafe { text(args.message, args.message_size) };
-        let mut args = Code { struct_size: size_of::<Code>() - size_of::<u64>(), private, error, code: 0 };
+        let mut args = ErrorCodeArgs {
+            struct_size: size_of::<ErrorCodeArgs>() - size_of::<u64>(),
+            private,
+            error,
+            code: 0,
+        };
         self.tell(|api| api.error_destroy, &raw mut args);
         Error::new(ErrorKind::Unsupported, said).at(name)
     }
 
     /// A call whose result is nothing.
-    fn tell<A>(&self, pick: fn(&Api) -> Option<Function>, args: *mut A) {
+    fn tell<A>(&self, pick: fn(&Api) -> Option<ApiFunction>, args: *mut A) {
         if let Some(function) = self.function(pick) {
             // SAFETY: as in `call`; what comes back is ignored.
             unsafe { function(args.cast::<c_void>()) };
@@ -126,7 +133,7 @@ impl Profiler {
     }
 }
 
-impl Drop for Profiler {
+impl Drop for ProfilerSession {
     fn drop(&mut self) {
         if !self.object.is_null() {
             let mut args = self.one();

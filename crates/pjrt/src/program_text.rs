@@ -2,7 +2,7 @@
 
 use crate::debug_locations::located;
 use systole_ir::text::print_program;
-use systole_ir::{Graph, Spread};
+use systole_ir::{Graph, Shardings};
 
 /// StableHLO text of `@main`. Parameters in `donated` give their memory to the first result of their type that nobody
 /// has yet: states keep their order, so each weight meets its own update.
@@ -15,17 +15,17 @@ pub(crate) fn located_text(
     graph: &Graph,
     module: &str,
     donated: &[usize],
-    spread: Option<&Spread>,
+    spread: Option<&Shardings>,
 ) -> String {
     located(graph, &print_program(graph, &pairs(graph, donated, spread), spread), module)
 }
 
 /// As [`program_text`], for the devices of a mesh. Memory is given only where the array is split in the same way.
-pub fn spread_text(graph: &Graph, donated: &[usize], spread: &Spread) -> String {
+pub fn spread_text(graph: &Graph, donated: &[usize], spread: &Shardings) -> String {
     print_program(graph, &pairs(graph, donated, Some(spread)), Some(spread))
 }
 
-fn pairs(graph: &Graph, donated: &[usize], spread: Option<&Spread>) -> Vec<(usize, usize)> {
+fn pairs(graph: &Graph, donated: &[usize], spread: Option<&Shardings>) -> Vec<(usize, usize)> {
     let results = graph.result_types();
     let alike = |p: usize, r: usize| spread.is_none_or(|s| s.params.get(p) == s.results.get(r));
     let mut free: Vec<usize> = (0..results.len()).collect();
@@ -52,7 +52,7 @@ mod tests {
         let graph = g.finish(&[&a + 1.0, &b + 1.0]).unwrap();
         assert_eq!(pairs(&graph, &[0, 1], None), [(0, 0), (1, 1)]);
         let (whole, split) = (Sharding::replicated(1), Sharding::replicated(1).split(0, 0));
-        let spread = Spread {
+        let spread = Shardings {
             mesh: "data=2".parse().unwrap(),
             params: vec![split.clone(), whole.clone()],
             results: vec![whole, split],

@@ -2,18 +2,18 @@
 
 /// A message under construction.
 #[derive(Default)]
-pub(crate) struct Message(Vec<u8>);
+pub(crate) struct ProtoMessage(Vec<u8>);
 
-impl Message {
+impl ProtoMessage {
     /// An integer field; negative ones take ten bytes, as the format has it.
-    pub(crate) fn int(mut self, field: u32, value: i64) -> Message {
+    pub(crate) fn int(mut self, field: u32, value: i64) -> ProtoMessage {
         self.varint(u64::from(field << 3));
         self.varint(value as u64);
         self
     }
 
     /// A message, string or bytes field.
-    pub(crate) fn bytes(mut self, field: u32, value: &[u8]) -> Message {
+    pub(crate) fn bytes(mut self, field: u32, value: &[u8]) -> ProtoMessage {
         self.varint(u64::from(field << 3 | 2));
         self.varint(value.len() as u64);
         self.0.extend_from_slice(value);
@@ -21,8 +21,8 @@ impl Message {
     }
 
     /// A field of several integers in one run of bytes.
-    pub(crate) fn packed(self, field: u32, values: impl IntoIterator<Item = i64>) -> Message {
-        let mut run = Message::default();
+    pub(crate) fn packed(self, field: u32, values: impl IntoIterator<Item = i64>) -> ProtoMessage {
+        let mut run = ProtoMessage::default();
         values.into_iter().for_each(|v| run.varint(v as u64));
         self.bytes(field, &run.0)
     }

@@ -1,16 +1,16 @@
 //! Machines that are not here: a topology of a plugin, its devices, and programs compiled for it.
 
-use crate::compile_options::Placement;
-use crate::plugin::{Named, Plugin, Value, program, slice, taken, text, values};
-use crate::sys::{self, Args, Object};
+use crate::compile_options::XlaCompileOptions;
+use crate::plugin::{NamedValues, Plugin, PluginValue, program, slice, taken, text, values};
+use crate::sys::{self, ApiArgs, OpaquePtr};
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_runtime::{AheadMemory, AheadSlice};
+use systole_runtime::{AotMemory, AotTopology};
 
 /// A topology: which devices there are and how they are wired.
 pub struct Topology {
     plugin: Plugin,
-    object: Object,
+    object: OpaquePtr,
 }
 
 /// A device of a topology.
@@ -21,12 +21,12 @@ pub struct TopologyDevice {
     /// Its kind: `TPU v5 lite`.
     pub kind: String,
     /// What the plugin says of it: place, memory.
-    pub attributes: BTreeMap<String, Value>,
+    pub attributes: BTreeMap<String, PluginValue>,
 }
 
 impl Topology {
     /// The topology of a slice of TPUs, or of GPUs where their figures are given.
-    pub fn new(plugin: &Plugin, slice: &AheadSlice) -> Result<Topology> {
+    pub fn new(plugin: &Plugin, slice: &AotTopology) -> Result<Topology> {
         let (topology, name) = match &slice.gpu {
             Some(figures) => (Topology::gpus(plugin, slice, figures), "XLA's CUDA plugin"),
             None => (Topology::tpus(plugin, slice), "libtpu"),
@@ -35,40 +35,40 @@ impl Topology {
     }
 
     /// Without these two options the CUDA plugin looks for GPUs in this machine.
-    fn gpus(plugin: &Plugin, slice: &AheadSlice, figures: &str) -> Result<Topology> {
+    fn gpus(plugin: &Plugin, slice: &AotTopology, figures: &str) -> Result<Topology> {
         let extents: Vec<String> = slice.extents.iter().map(usize::to_string).collect();
-        let mut options = Named::default();
-        options.push("target_config", Value::Text(figures.into()));
-        options.push("topology", Value::Text(extents.join("x")));
+        let mut options = NamedValues::default();
+        options.push("target_config", PluginValue::Text(figures.into()));
+        options.push("topology", PluginValue::Text(extents.join("x")));
         Topology::create(plugin, &slice.topology, &options)
     }
 
-    fn tpus(plugin: &Plugin, slice: &AheadSlice) -> Result<Topology> {
-        let mut options = Named::default();
+    fn tpus(plugin: &Plugin, slice: &AotTopology) -> Result<Topology> {
+        let mut options = NamedValues::default();
         if let Some(config) = &slice.chip_config {
-            options.push("chip_config_name", Value::Text(config.clone()));
+            options.push("chip_config_name", PluginValue::Text(config.clone()));
         }
         if slice.rings.contains(&true) {
             let rings = (0..3).map(|axis| i64::from(slice.rings.get(axis) == Some(&true)));
-            options.push("wrap", Value::Ints(rings.collect()));
+            options.push("wrap", PluginValue::Ints(rings.collect()));
         }
         if let Some(host) = host_bounds(&slice.extents) {
-            options.push("chips_per_host_bounds", Value::Ints(host));
+            options.push("chips_per_host_bounds", PluginValue::Ints(host));
         }
         if slice.count > 1 {
-            options.push("num_slices", Value::Int(slice.count as i64));
+            options.push("num_slices", PluginValue::Int(slice.count as i64));
         }
         Topology::create(plugin, &slice.topology, &options)
     }
 
-    fn create(plugin: &Plugin, name: &str, options: &Named) -> Result<Topology> {
+    fn create(plugin: &Plugin, name: &str, options: &NamedValues) -> Result<Topology> {
         let raw = options.raw();
         let mut args = sys::TopologyDescription_Create {
             topology_name: name.as_ptr(),
             topology_name_size: name.len(),
             create_options: raw.as_ptr(),
             num_options: raw.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
         plugin.call(&mut args).map_err(|e| e.at(format!("topology {name}")))?;
         Ok(Topology { plugin: plugin.clone(), object: args.topology })
@@ -76,15 +76,15 @@ impl Topology {
 
     /// Platform and version, in the plugin's words.
     pub fn version(&self) -> Result<String> {
-        let mut args = sys::TopologyDescription_PlatformVersion { topology: self.object, ..Args::new() };
+        let mut args = sys::TopologyDescription_PlatformVersion { topology: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
         // SAFETY: the text belongs to the topology, which is alive.
         Ok(unsafe { text(args.platform_version, args.platform_version_size) })
     }
 
     /// What the plugin says of the whole.
-    pub fn attributes(&self) -> Result<Vec<(String, Value)>> {
-        let mut args = sys::TopologyDescription_Attributes { topology: self.object, ..Args::new() };
+    pub fn attributes(&self) -> Result<Vec<(String, PluginValue)>> {
+        let mut args = sys::TopologyDescription_Attributes { topology: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
         // SAFETY: the list belongs to the topology, which is alive.
         Ok(unsafe { values(args.attributes, args.num_attributes) })
@@ -93,7 +93,7 @@ impl Topology {
     /// Its devices.
     pub fn devices(&self) -> Result<Vec<TopologyDevice>> {
         let mut args =
-            sys::TopologyDescription_GetDeviceDescriptions { topology: self.object, ..Args::new() };
+            sys::TopologyDescription_GetDeviceDescriptions { topology: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
         // SAFETY: the list belongs to the topology, which is alive.
         let list = unsafe { slice(args.descriptions, args.num_descriptions) };
@@ -104,7 +104,13 @@ impl Topology {
     ///
     /// # Errors
     /// The compiler's own, with its words: what it does not understand, what does not fit.
-    pub fn compile(&self, text: &str, replicas: usize, partitions: usize, quick: bool) -> Result<Compiled> {
+    pub fn compile(
+        &self,
+        text: &str,
+        replicas: usize,
+        partitions: usize,
+        quick: bool,
+    ) -> Result<AheadExecutable> {
         let devices = self.devices()?;
         let wanted = replicas * partitions;
         if wanted > devices.len() {
@@ -113,7 +119,8 @@ impl Topology {
         }
         let ids: Vec<i64> = devices.iter().take(wanted).map(|d| d.id).collect();
         // XLA cannot choose GPU kernels without trials where there is no GPU: the flags of determinism are left out.
-        let options = Placement { replicas, partitions, devices: &ids, quick, ..Placement::default() };
+        let options =
+            XlaCompileOptions { replicas, partitions, devices: &ids, quick, ..XlaCompileOptions::default() };
         let options = options.compile_options();
         let program = program(text);
         let mut args = sys::Compile {
@@ -121,16 +128,16 @@ impl Topology {
             program: &raw const program,
             compile_options: options.as_ptr(),
             compile_options_size: options.len(),
-            ..Args::new()
+            ..ApiArgs::new()
         };
         self.plugin.call(&mut args).map_err(assembler_told)?;
-        Ok(Compiled { plugin: self.plugin.clone(), object: args.executable })
+        Ok(AheadExecutable { plugin: self.plugin.clone(), object: args.executable })
     }
 }
 
 impl Drop for Topology {
     fn drop(&mut self) {
-        self.plugin.free(sys::TopologyDescription_Destroy { topology: self.object, ..Args::new() });
+        self.plugin.free(sys::TopologyDescription_Destroy { topology: self.object, ..ApiArgs::new() });
     }
 }
 
@@ -165,10 +172,11 @@ fn host_bounds(extents: &[usize]) -> Option<Vec<i64>> {
     Some(vec![if even(0) { 2 } else { 1 }, if even(1) { 2 } else { 1 }, 1])
 }
 
-pub(crate) fn describe(plugin: &Plugin, description: Object) -> Result<TopologyDevice> {
-    let mut id = sys::DeviceDescription_Id { device_description: description, ..Args::new() };
-    let mut kind = sys::DeviceDescription_Kind { device_description: description, ..Args::new() };
-    let mut attributes = sys::DeviceDescription_Attributes { device_description: description, ..Args::new() };
+pub(crate) fn describe(plugin: &Plugin, description: OpaquePtr) -> Result<TopologyDevice> {
+    let mut id = sys::DeviceDescription_Id { device_description: description, ..ApiArgs::new() };
+    let mut kind = sys::DeviceDescription_Kind { device_description: description, ..ApiArgs::new() };
+    let mut attributes =
+        sys::DeviceDescription_Attributes { device_description: description, ..ApiArgs::new() };
     plugin.call(&mut id)?;
     plugin.call(&mut kind)?;
     plugin.call(&mut attributes)?;
@@ -182,27 +190,27 @@ pub(crate) fn describe(plugin: &Plugin, description: Object) -> Result<TopologyD
 }
 
 /// A compiled program: what can be asked without running it.
-pub struct Compiled {
+pub struct AheadExecutable {
     plugin: Plugin,
-    object: Object,
+    object: OpaquePtr,
 }
 
-impl Compiled {
+impl AheadExecutable {
     /// Takes the object over.
-    pub(crate) fn new(plugin: Plugin, object: Object) -> Compiled {
-        Compiled { plugin, object }
+    pub(crate) fn new(plugin: Plugin, object: OpaquePtr) -> AheadExecutable {
+        AheadExecutable { plugin, object }
     }
 
     /// How many results the program has.
     pub(crate) fn count_outputs(&self) -> Result<usize> {
-        let mut args = sys::Executable_NumOutputs { executable: self.object, ..Args::new() };
+        let mut args = sys::Executable_NumOutputs { executable: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
         Ok(args.num_outputs)
     }
 
     /// The compiler's cost analysis, by its own names; nothing where it offers none, as the CUDA plugin.
     pub fn cost(&self) -> Result<BTreeMap<String, f64>> {
-        let mut args = sys::Executable_GetCostAnalysis { executable: self.object, ..Args::new() };
+        let mut args = sys::Executable_GetCostAnalysis { executable: self.object, ..ApiArgs::new() };
         match self.plugin.call(&mut args) {
             Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(BTreeMap::new()),
             said => said?,
@@ -213,11 +221,11 @@ impl Compiled {
     }
 
     /// What each device needs.
-    pub fn memory(&self) -> Result<AheadMemory> {
-        let mut args = sys::Executable_GetCompiledMemoryStats { executable: self.object, ..Args::new() };
+    pub fn memory(&self) -> Result<AotMemory> {
+        let mut args = sys::Executable_GetCompiledMemoryStats { executable: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
         let bytes = |n: i64| u64::try_from(n).unwrap_or(0);
-        Ok(AheadMemory {
+        Ok(AotMemory {
             code: bytes(args.generated_code_size_in_bytes),
             arguments: bytes(args.argument_size_in_bytes),
             outputs: bytes(args.output_size_in_bytes),
@@ -229,11 +237,11 @@ impl Compiled {
 
     /// The optimized program: a serialized `HloModuleProtoWithConfig`.
     pub fn optimized(&self) -> Result<Vec<u8>> {
-        let mut program: sys::Program = Args::new();
+        let mut program: sys::Program = ApiArgs::new();
         let mut args = sys::Executable_OptimizedProgram {
             executable: self.object,
             program: &raw mut program,
-            ..Args::new()
+            ..ApiArgs::new()
         };
         // The first call tells the size, the second fills the memory that it is given.
         self.plugin.call(&mut args)?;
@@ -246,7 +254,7 @@ impl Compiled {
 
     /// The executable as bytes, for this very plugin and topology.
     pub fn serialized(&self) -> Result<Vec<u8>> {
-        let mut args = sys::Executable_Serialize { executable: self.object, ..Args::new() };
+        let mut args = sys::Executable_Serialize { executable: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
         // SAFETY: the plugin filled the structure in.
         Ok(unsafe {
@@ -260,9 +268,9 @@ impl Compiled {
     }
 }
 
-impl Drop for Compiled {
+impl Drop for AheadExecutable {
     fn drop(&mut self) {
-        self.plugin.free(sys::Executable_Destroy { executable: self.object, ..Args::new() });
+        self.plugin.free(sys::Executable_Destroy { executable: self.object, ..ApiArgs::new() });
     }
 }
 

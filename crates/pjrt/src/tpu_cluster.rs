@@ -2,7 +2,7 @@
 //!
 //! Nothing is loaded here. The metadata server is asked only on Google's machines, and for two seconds at most.
 
-use crate::{Platform, device_nodes};
+use crate::{AcceleratorPlatform, device_nodes};
 use std::fmt;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use systole_ir::{Error, ErrorKind, Result, knobs};
 
 /// Where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Surroundings {
+pub enum TpuEnvironment {
     /// A virtual machine of Google's cloud with TPUs.
     TpuVm,
     /// A notebook of Colab.
@@ -23,13 +23,13 @@ pub enum Surroundings {
     Elsewhere,
 }
 
-impl fmt::Display for Surroundings {
+impl fmt::Display for TpuEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Surroundings::TpuVm => "a TPU VM",
-            Surroundings::Colab => "a Colab runtime",
-            Surroundings::Gke => "a container on GKE",
-            Surroundings::Elsewhere => "no cloud's TPU machine",
+            TpuEnvironment::TpuVm => "a TPU VM",
+            TpuEnvironment::Colab => "a Colab runtime",
+            TpuEnvironment::Gke => "a container on GKE",
+            TpuEnvironment::Elsewhere => "no cloud's TPU machine",
         })
     }
 }
@@ -50,7 +50,7 @@ impl fmt::Display for Surroundings {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TpuClusterResolver {
     /// Where the program runs.
-    pub surroundings: Surroundings,
+    pub surroundings: TpuEnvironment,
     /// The TPU's name in the cloud.
     pub name: Option<String>,
     /// Its zone.
@@ -70,12 +70,12 @@ pub struct TpuClusterResolver {
     /// Device nodes of this machine.
     pub nodes: Vec<PathBuf>,
     /// What does not fit together.
-    pub doubts: Vec<Doubt>,
+    pub doubts: Vec<ClusterWarning>,
 }
 
 /// Something that does not fit together.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Doubt {
+pub struct ClusterWarning {
     /// What.
     pub what: String,
     /// The command that mends it.
@@ -83,7 +83,7 @@ pub struct Doubt {
 }
 
 /// What there is to read.
-struct Sources<'a> {
+struct EnvironmentSources<'a> {
     variable: &'a dyn Fn(&str) -> Option<String>,
     /// The metadata server, on Google's machines with TPUs.
     metadata: Option<SocketAddr>,
@@ -101,18 +101,18 @@ impl TpuClusterResolver {
     /// # Errors
     /// When `tpu` or a variable is the address of a TPU node: Google retired those.
     pub fn new(tpu: &str) -> Result<TpuClusterResolver> {
-        let nodes = device_nodes(Platform::Tpu);
+        let nodes = device_nodes(AcceleratorPlatform::Tpu);
         let wanted = !nodes.is_empty() && is_googles() && knobs::variable("TPU_SKIP_MDS_QUERY").is_none();
         let metadata = wanted.then(|| SocketAddr::from(METADATA));
-        TpuClusterResolver::read(tpu, Sources { variable: &knobs::variable, metadata, nodes })
+        TpuClusterResolver::read(tpu, EnvironmentSources { variable: &knobs::variable, metadata, nodes })
     }
 
-    fn read(tpu: &str, from: Sources<'_>) -> Result<TpuClusterResolver> {
+    fn read(tpu: &str, from: EnvironmentSources<'_>) -> Result<TpuClusterResolver> {
         let variable = from.variable;
         for address in [Some(tpu.to_string()), variable("COLAB_TPU_ADDR"), variable("TPU_NAME")] {
             refuse_retired(&address.unwrap_or_default())?;
         }
-        let mut metadata = Metadata { server: from.metadata, until: Instant::now() + PATIENCE };
+        let mut metadata = MetadataClient { server: from.metadata, until: Instant::now() + PATIENCE };
         let given = Some(tpu).filter(|t| !matches!(*t, "" | "local")).map(String::from);
         let hosts = variable("TPU_WORKER_HOSTNAMES").map(|list| split_list(&list));
         let mut found = TpuClusterResolver {
@@ -145,7 +145,7 @@ impl TpuClusterResolver {
     }
 
     fn doubt(&mut self, what: String, mend: impl Into<String>) {
-        self.doubts.push(Doubt { what, mend: mend.into() });
+        self.doubts.push(ClusterWarning { what, mend: mend.into() });
     }
 
     fn look_for_doubts(&mut self) {
@@ -167,7 +167,7 @@ impl TpuClusterResolver {
                 ),
             );
         }
-        if !self.nodes.is_empty() && self.surroundings == Surroundings::Elsewhere {
+        if !self.nodes.is_empty() && self.surroundings == TpuEnvironment::Elsewhere {
             let what = "there are TPU devices, and no cloud says which slice they are";
             self.doubt(what.into(), "export TPU_ACCELERATOR_TYPE=v5litepod-4 TPU_WORKER_ID=0   # as it is");
         }
@@ -260,16 +260,16 @@ pub fn refuse_retired(tpu: &str) -> Result<()> {
         .hint("create a TPU VM, or choose a TPU runtime (v5e-1, v6e-1) in Colab, and unset COLAB_TPU_ADDR; docs/guide/tpu.md has the steps"))
 }
 
-fn surroundings(variable: &dyn Fn(&str) -> Option<String>, nodes: bool) -> Surroundings {
+fn surroundings(variable: &dyn Fn(&str) -> Option<String>, nodes: bool) -> TpuEnvironment {
     let said = |name: &str| variable(name).is_some();
     if said("COLAB_RELEASE_TAG") || said("COLAB_TPU_ADDR") {
-        Surroundings::Colab
+        TpuEnvironment::Colab
     } else if said("KUBERNETES_SERVICE_HOST") && (nodes || said("TPU_WORKER_HOSTNAMES")) {
-        Surroundings::Gke
+        TpuEnvironment::Gke
     } else if nodes && is_googles() {
-        Surroundings::TpuVm
+        TpuEnvironment::TpuVm
     } else {
-        Surroundings::Elsewhere
+        TpuEnvironment::Elsewhere
     }
 }
 
@@ -295,12 +295,12 @@ fn last_part(text: &str) -> String {
 }
 
 /// Questions to a metadata server, until the time for all of them is over.
-struct Metadata {
+struct MetadataClient {
     server: Option<SocketAddr>,
     until: Instant,
 }
 
-impl Metadata {
+impl MetadataClient {
     fn ask(&mut self, path: &str) -> Option<String> {
         let answer = self.request(path).ok();
         if answer.is_none() {
@@ -353,7 +353,7 @@ mod tests {
     fn read(tpu: &str, variables: &[(&str, &str)], nodes: usize) -> Result<TpuClusterResolver> {
         let variable = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
         let nodes = (0..nodes).map(|i| PathBuf::from(format!("/dev/accel{i}"))).collect();
-        TpuClusterResolver::read(tpu, Sources { variable: &variable, metadata: None, nodes })
+        TpuClusterResolver::read(tpu, EnvironmentSources { variable: &variable, metadata: None, nodes })
     }
 
     #[test]
@@ -365,7 +365,7 @@ mod tests {
             ("TPU_ACCELERATOR_TYPE", "v5litepod-8"),
         ];
         let found = read("", &gke, 4).unwrap();
-        assert_eq!((found.surroundings, found.worker, found.hosts.len()), (Surroundings::Gke, 1, 2));
+        assert_eq!((found.surroundings, found.worker, found.hosts.len()), (TpuEnvironment::Gke, 1, 2));
         assert!(found.doubts.is_empty(), "{found:?}");
         assert!(found.connect().is_ok() && found.facts().iter().any(|f| f == "host 1 of 2: a, b"));
         // What the plugin opened is compared with it; a process of its own chips alone is nobody's partner.
@@ -384,10 +384,13 @@ mod tests {
         );
         let colab =
             read("", &[("COLAB_RELEASE_TAG", "2026"), ("TPU_ACCELERATOR_TYPE", "v5litepod-1")], 1).unwrap();
-        assert_eq!((colab.surroundings, colab.slice.as_deref()), (Surroundings::Colab, Some("v5litepod-1")));
+        assert_eq!(
+            (colab.surroundings, colab.slice.as_deref()),
+            (TpuEnvironment::Colab, Some("v5litepod-1"))
+        );
         assert!(colab.connect().is_ok());
         let nothing = read("", &[], 0).unwrap();
-        assert_eq!(nothing.surroundings, Surroundings::Elsewhere);
+        assert_eq!(nothing.surroundings, TpuEnvironment::Elsewhere);
         assert!(nothing.connect().unwrap_err().to_string().contains("no TPU"));
     }
 
@@ -426,7 +429,7 @@ mod tests {
                 serve(stream, &String::from_utf8_lossy(&request[..n]));
             }
         });
-        let sources = Sources { variable: &|_| None, metadata, nodes: Vec::new() };
+        let sources = EnvironmentSources { variable: &|_| None, metadata, nodes: Vec::new() };
         TpuClusterResolver::read("", sources).unwrap()
     }
 

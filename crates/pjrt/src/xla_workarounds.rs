@@ -3,12 +3,14 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use systole_ir::op::{AllGather, Binary, Case, CollectiveBroadcast, Convert, Groups, Op, Scatter, While};
+use systole_ir::op::{
+    AllGather, Binary, Case, CollectiveBroadcast, Convert, Op, ReplicaGroups, Scatter, While,
+};
 use systole_ir::{DType, Graph, GraphBuilder, Literal, Node, Result, Tensor, TensorType, ValueId};
 
 /// The compilers whose programs are rewritten.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Xla {
+pub(crate) enum XlaTarget {
     Cpu,
     Gpu,
 }
@@ -20,7 +22,7 @@ pub(crate) enum Xla {
 /// - products of `i8` in `i32` whose sizes no tensor core takes from converted factors: they were twice too large, or did not compile;
 ///
 /// for CPUs with collective_broadcast as an all_gather of which the first entry is taken: the compiler does not have the op.
-pub(crate) fn mended(graph: &Graph, xla: Xla) -> Result<Cow<'_, Graph>> {
+pub(crate) fn mended(graph: &Graph, xla: XlaTarget) -> Result<Cow<'_, Graph>> {
     if !graph.nodes.iter().any(|n| needs(n, xla)) {
         return Ok(Cow::Borrowed(graph));
     }
@@ -37,15 +39,15 @@ pub(crate) fn mended(graph: &Graph, xla: Xla) -> Result<Cow<'_, Graph>> {
     Ok(Cow::Owned(new))
 }
 
-fn needs(node: &Node, xla: Xla) -> bool {
+fn needs(node: &Node, xla: XlaTarget) -> bool {
     let in_body = |g: &Arc<Graph>| g.nodes.iter().any(|n| needs(n, xla));
     match (&node.op, xla) {
         (Op::While(While { cond, body, .. }), _) => [cond, body].into_iter().any(in_body),
         (Op::Case(Case { branches }), _) => branches.iter().any(in_body),
-        (Op::CollectiveBroadcast(_), Xla::Cpu) => true,
-        (Op::Scatter(op), Xla::Gpu) => may_leak(op),
-        (Op::Binary(Binary::Add), Xla::Gpu) => node.outs[0].dtype == DType::Bool,
-        (Op::DotGeneral(op), Xla::Gpu) => op.element_type == DType::I32,
+        (Op::CollectiveBroadcast(_), XlaTarget::Cpu) => true,
+        (Op::Scatter(op), XlaTarget::Gpu) => may_leak(op),
+        (Op::Binary(Binary::Add), XlaTarget::Gpu) => node.outs[0].dtype == DType::Bool,
+        (Op::DotGeneral(op), XlaTarget::Gpu) => op.element_type == DType::I32,
         _ => false,
     }
 }
@@ -56,7 +58,7 @@ fn may_leak(op: &Scatter) -> bool {
 }
 
 /// Appends the node, or what is said in its place. Its results.
-fn mend(mut node: Node, xla: Xla, new: &mut Graph) -> Result<Vec<ValueId>> {
+fn mend(mut node: Node, xla: XlaTarget, new: &mut Graph) -> Result<Vec<ValueId>> {
     let whole = |g: &mut Arc<Graph>| -> Result<()> {
         if let Cow::Owned(other) = mended(g, xla)? {
             *g = Arc::new(other);
@@ -66,11 +68,11 @@ fn mend(mut node: Node, xla: Xla, new: &mut Graph) -> Result<Vec<ValueId>> {
     match &mut node.op {
         Op::While(op) => [&mut op.cond, &mut op.body].into_iter().try_for_each(whole)?,
         Op::Case(op) => op.branches.iter_mut().try_for_each(whole)?,
-        Op::CollectiveBroadcast(op) if xla == Xla::Cpu => {
+        Op::CollectiveBroadcast(op) if xla == XlaTarget::Cpu => {
             let gathered = gathered(op, &node.outs[0])?;
             return Ok(vec![splice(&gathered, node.inputs[0], node.scope, new)]);
         }
-        _ if xla == Xla::Cpu => {}
+        _ if xla == XlaTarget::Cpu => {}
         Op::Scatter(op) if may_leak(op) => return scatter(&op.clone(), node, new),
         Op::Binary(op @ Binary::Add) if node.outs[0].dtype == DType::Bool => *op = Binary::Or,
         Op::DotGeneral(op) if op.element_type == DType::I32 => {
@@ -96,7 +98,7 @@ fn gathered(op: &CollectiveBroadcast, ty: &TensorType) -> Result<Arc<Graph>> {
     let g = GraphBuilder::new("broadcast");
     let x = g.parameter(ty.clone(), "x");
     let wide: Vec<usize> = std::iter::once(1).chain(ty.shape.iter().copied()).collect();
-    let groups = Groups { global: op.groups.channel > 0, ..op.groups.clone() };
+    let groups = ReplicaGroups { global: op.groups.channel > 0, ..op.groups.clone() };
     let all = g.emit(AllGather { groups, dim: 0 }, &[&x.reshape(&wide[..])]).remove(0);
     g.finish(&[all.slice_dim(0, 0, 1).reshape(&ty.shape)])
 }
@@ -217,7 +219,8 @@ mod tests {
         let samples = TABLE.iter().filter(|entry| rewritten.contains(&entry.name));
         for sample in samples.flat_map(|entry| (entry.samples)()) {
             let is_of_cpu = sample.graph.nodes.iter().any(|n| matches!(n.op, Op::CollectiveBroadcast(_)));
-            let other = mended(&sample.graph, if is_of_cpu { Xla::Cpu } else { Xla::Gpu }).unwrap();
+            let other =
+                mended(&sample.graph, if is_of_cpu { XlaTarget::Cpu } else { XlaTarget::Gpu }).unwrap();
             assert!(other.nodes.iter().all(|n| !matches!(n.op, Op::CollectiveBroadcast(_))));
             changed += usize::from(matches!(other, Cow::Owned(_)));
             other.verify().unwrap_or_else(|e| panic!("{}: {e}", sample.label));
@@ -249,7 +252,7 @@ mod tests {
             body: Monoid::Add.body(DType::F32),
         };
         let graph = g.finish(&[x.scatter(&at, &u, op)]).unwrap();
-        let other = mended(&graph, Xla::Gpu).unwrap();
+        let other = mended(&graph, XlaTarget::Gpu).unwrap();
         let scatter = other.nodes.iter().find(|n| matches!(n.op, Op::Scatter(_))).unwrap();
         assert_eq!(scatter.outs[0].shape[..], [5, 5]);
         let seen = Graph { results: vec![scatter.inputs[1]], ..other.clone().into_owned() };
@@ -274,7 +277,7 @@ mod tests {
             [(ty, "a"), (TensorType::scalar(DType::I32), "at")].map(|(ty, name)| g.parameter(ty, name));
         let branches = vec![branch.clone(), branch];
         let graph = g.finish(&g.emit(Case { branches }, &[&a, &at])).unwrap();
-        let other = mended(&graph, Xla::Gpu).unwrap();
+        let other = mended(&graph, XlaTarget::Gpu).unwrap();
         let Op::Case(case) = &other.nodes.last().unwrap().op else { panic!("{other:?}") };
         assert!(case.branches.iter().all(|b| matches!(b.nodes.last().unwrap().op, Op::Binary(Binary::Or))));
     }

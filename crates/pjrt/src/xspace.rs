@@ -2,14 +2,14 @@
 //! with names, times and statistics. Reading what is needed to say where a device's time went, and writing it.
 //! Field numbers: <https://github.com/openxla/xla/blob/main/third_party/tsl/tsl/profiler/protobuf/xplane.proto>.
 
-use crate::proto::Message;
+use crate::proto::ProtoMessage;
 use std::collections::HashMap;
 use systole_ir::Result;
-use systole_runtime::protobuf::{Value, fields};
+use systole_runtime::protobuf::{ProtoValue, fields};
 
 /// Something that took time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Event {
+pub struct XEvent {
     /// The kernel.
     pub name: String,
     /// Nanoseconds since the plane's origin.
@@ -26,13 +26,13 @@ pub struct Event {
 
 /// A device or the host.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plane {
+pub struct XPlane {
     /// `/device:GPU:0`, `/host:CPU`.
     pub name: String,
     /// Nanoseconds, since 1970 where the writer has a clock.
     pub origin: u64,
     /// Lines, each with its name.
-    pub lines: Vec<(String, Vec<Event>)>,
+    pub lines: Vec<(String, Vec<XEvent>)>,
 }
 
 /// Names of statistics.
@@ -44,7 +44,7 @@ const PATH: &str = "tf_op";
 ///
 /// # Errors
 /// When the bytes are damaged.
-pub fn read(bytes: &[u8]) -> Result<Vec<Plane>> {
+pub fn read(bytes: &[u8]) -> Result<Vec<XPlane>> {
     let bytes = if reads(bytes) { bytes } else { bytes.strip_suffix(&[0]).unwrap_or(bytes) };
     let mut planes = Vec::new();
     for field in fields(bytes) {
@@ -59,8 +59,8 @@ fn reads(bytes: &[u8]) -> bool {
     fields(bytes).all(|field| field.is_ok())
 }
 
-fn plane_of(bytes: &[u8]) -> Result<Plane> {
-    let (mut plane, mut lines) = (Plane::default(), Vec::new());
+fn plane_of(bytes: &[u8]) -> Result<XPlane> {
+    let (mut plane, mut lines) = (XPlane::default(), Vec::new());
     let (mut events, mut statistics) = (HashMap::new(), HashMap::new());
     for field in fields(bytes) {
         match field? {
@@ -87,7 +87,7 @@ fn named(entry: &[u8]) -> Result<Option<(u64, String)>> {
     let (mut key, mut name) = (0, String::new());
     for field in fields(entry) {
         match field? {
-            (1, Value::Number(n)) => key = n,
+            (1, ProtoValue::Number(n)) => key = n,
             (2, value) => {
                 for field in fields(value.bytes()) {
                     if let (2, text) = field? {
@@ -101,9 +101,13 @@ fn named(entry: &[u8]) -> Result<Option<(u64, String)>> {
     Ok(Some((key, name)))
 }
 
-type Names = HashMap<u64, String>;
+type MetadataNames = HashMap<u64, String>;
 
-fn line_of(bytes: &[u8], events: &Names, statistics: &Names) -> Result<(String, Vec<Event>)> {
+fn line_of(
+    bytes: &[u8],
+    events: &MetadataNames,
+    statistics: &MetadataNames,
+) -> Result<(String, Vec<XEvent>)> {
     let (mut name, mut all) = (String::new(), Vec::new());
     for field in fields(bytes) {
         match field? {
@@ -119,21 +123,21 @@ fn line_of(bytes: &[u8], events: &Names, statistics: &Names) -> Result<(String, 
 fn begin_of(bytes: &[u8]) -> Result<u64> {
     let mut begin = 0;
     for field in fields(bytes) {
-        if let (3, Value::Number(n)) = field? {
+        if let (3, ProtoValue::Number(n)) = field? {
             begin = n;
         }
     }
     Ok(begin)
 }
 
-fn event_of(bytes: &[u8], events: &Names, statistics: &Names) -> Result<Event> {
-    let mut event = Event::default();
+fn event_of(bytes: &[u8], events: &MetadataNames, statistics: &MetadataNames) -> Result<XEvent> {
+    let mut event = XEvent::default();
     for field in fields(bytes) {
         match field? {
-            (1, Value::Number(n)) => event.name = events.get(&n).cloned().unwrap_or_default(),
+            (1, ProtoValue::Number(n)) => event.name = events.get(&n).cloned().unwrap_or_default(),
             // Picoseconds.
-            (2, Value::Number(n)) => event.start = n as f64 / 1e3,
-            (3, Value::Number(n)) => event.took = n as f64 / 1e3,
+            (2, ProtoValue::Number(n)) => event.start = n as f64 / 1e3,
+            (3, ProtoValue::Number(n)) => event.took = n as f64 / 1e3,
             (4, statistic) => {
                 let (name, value) = statistic_of(statistic.bytes(), statistics)?;
                 match name {
@@ -150,15 +154,15 @@ fn event_of(bytes: &[u8], events: &Names, statistics: &Names) -> Result<Event> {
 }
 
 /// The name of a statistic, and its value where that is a text.
-fn statistic_of<'n>(bytes: &[u8], statistics: &'n Names) -> Result<(&'n str, String)> {
+fn statistic_of<'n>(bytes: &[u8], statistics: &'n MetadataNames) -> Result<(&'n str, String)> {
     let (mut name, mut value) = ("", String::new());
     let known = |n: u64| statistics.get(&n).map_or("", String::as_str);
     for field in fields(bytes) {
         match field? {
-            (1, Value::Number(n)) => name = known(n),
+            (1, ProtoValue::Number(n)) => name = known(n),
             (5, text) => value = text.text().into(),
             // Texts that come often are said once, as names of statistics.
-            (7, Value::Number(n)) => value = known(n).into(),
+            (7, ProtoValue::Number(n)) => value = known(n).into(),
             _ => {}
         }
     }
@@ -166,11 +170,11 @@ fn statistic_of<'n>(bytes: &[u8], statistics: &'n Names) -> Result<(&'n str, Str
 }
 
 /// Planes as a serialized `XSpace`. Times keep whole picoseconds.
-pub fn write(planes: &[Plane]) -> Vec<u8> {
-    planes.iter().enumerate().fold(Message::default(), |all, (i, p)| all.bytes(1, &written(i, p))).done()
+pub fn write(planes: &[XPlane]) -> Vec<u8> {
+    planes.iter().enumerate().fold(ProtoMessage::default(), |all, (i, p)| all.bytes(1, &written(i, p))).done()
 }
 
-fn written(index: usize, plane: &Plane) -> Vec<u8> {
+fn written(index: usize, plane: &XPlane) -> Vec<u8> {
     let mut names: Vec<&str> = Vec::new();
     let mut numbers: HashMap<&str, i64> = HashMap::new();
     let mut number = |name| {
@@ -179,17 +183,17 @@ fn written(index: usize, plane: &Plane) -> Vec<u8> {
             names.len() as i64
         })
     };
-    let mut message = Message::default().int(1, index as i64).bytes(2, plane.name.as_bytes());
+    let mut message = ProtoMessage::default().int(1, index as i64).bytes(2, plane.name.as_bytes());
     for (k, (name, events)) in plane.lines.iter().enumerate() {
-        let mut line = Message::default().int(1, k as i64 + 1).bytes(2, name.as_bytes());
+        let mut line = ProtoMessage::default().int(1, k as i64 + 1).bytes(2, name.as_bytes());
         line = line.int(3, plane.origin as i64);
         for event in events {
             let whole = |nanos: f64| (nanos * 1e3).round() as i64;
-            let mut one = Message::default().int(1, number(&event.name));
+            let mut one = ProtoMessage::default().int(1, number(&event.name));
             one = one.int(2, whole(event.start)).int(3, whole(event.took));
             for (name, value) in [(MODULE, &event.module), (OP, &event.op), (PATH, &event.path)] {
                 if !value.is_empty() {
-                    let statistic = Message::default().int(1, number(name)).int(7, number(value));
+                    let statistic = ProtoMessage::default().int(1, number(name)).int(7, number(value));
                     one = one.bytes(4, &statistic.done());
                 }
             }
@@ -200,8 +204,8 @@ fn written(index: usize, plane: &Plane) -> Vec<u8> {
     // One list of names serves for both maps.
     for (k, name) in names.iter().enumerate() {
         let k = k as i64 + 1;
-        let entry = Message::default().int(1, k).bytes(2, name.as_bytes()).done();
-        let entry = Message::default().int(1, k).bytes(2, &entry).done();
+        let entry = ProtoMessage::default().int(1, k).bytes(2, name.as_bytes()).done();
+        let entry = ProtoMessage::default().int(1, k).bytes(2, &entry).done();
         message = message.bytes(4, &entry).bytes(5, &entry);
     }
     message.done()
@@ -213,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_the_same() {
-        let event = |name: &str, start: f64, path: &str| Event {
+        let event = |name: &str, start: f64, path: &str| XEvent {
             name: name.into(),
             start,
             took: 1234.5,
@@ -227,8 +231,8 @@ mod tests {
         ];
         let origin = 1_795_706_664_495_303_079;
         let planes = [
-            Plane { name: "/device:CPU:0".into(), origin, lines },
-            Plane { name: "/host".into(), ..Plane::default() },
+            XPlane { name: "/device:CPU:0".into(), origin, lines },
+            XPlane { name: "/host".into(), ..XPlane::default() },
         ];
         let bytes = write(&planes);
         assert_eq!(read(&bytes).unwrap(), planes);
@@ -242,18 +246,20 @@ mod tests {
     #[test]
     fn what_profilers_write_is_read() {
         let name = |k: i64, name: &str| {
-            let value = Message::default().int(1, k).bytes(2, name.as_bytes()).done();
-            Message::default().int(1, k).bytes(2, &value).done()
+            let value = ProtoMessage::default().int(1, k).bytes(2, name.as_bytes()).done();
+            ProtoMessage::default().int(1, k).bytes(2, &value).done()
         };
-        let by_reference = Message::default().int(1, 2).int(7, 3).done();
-        let by_text = Message::default().int(1, 4).bytes(5, b"fusion.3").done();
-        let event = Message::default().int(1, 9).int(2, 2500).int(3, 500).bytes(4, &by_reference);
-        let line =
-            Message::default().bytes(4, &event.bytes(4, &by_text).done()).bytes(2, b"Stream #14").int(3, 7);
-        let plane = Message::default().bytes(3, &line.done()).bytes(2, b"/device:GPU:0");
+        let by_reference = ProtoMessage::default().int(1, 2).int(7, 3).done();
+        let by_text = ProtoMessage::default().int(1, 4).bytes(5, b"fusion.3").done();
+        let event = ProtoMessage::default().int(1, 9).int(2, 2500).int(3, 500).bytes(4, &by_reference);
+        let line = ProtoMessage::default()
+            .bytes(4, &event.bytes(4, &by_text).done())
+            .bytes(2, b"Stream #14")
+            .int(3, 7);
+        let plane = ProtoMessage::default().bytes(3, &line.done()).bytes(2, b"/device:GPU:0");
         let plane = plane.bytes(4, &name(9, "loop_fusion")).bytes(5, &name(2, "hlo_module"));
         let plane = plane.bytes(5, &name(3, "jit_f")).bytes(5, &name(4, "hlo_op"));
-        let space = Message::default().bytes(4, b"host").bytes(1, &plane.done()).done();
+        let space = ProtoMessage::default().bytes(4, b"host").bytes(1, &plane.done()).done();
         let read = read(&space).unwrap();
         let (line, events) = &read[0].lines[0];
         assert_eq!((read[0].name.as_str(), line.as_str()), ("/device:GPU:0", "Stream #14"));

@@ -6,7 +6,7 @@ use crate::price::Bill;
 
 /// One line of the table.
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub struct MachineChoice {
     /// Where.
     pub machine: Machine,
     /// A step there.
@@ -21,7 +21,7 @@ pub struct Choice {
     pub notes: Vec<String>,
 }
 
-impl Choice {
+impl MachineChoice {
     /// Dollars of the run; this computer costs nothing that is billed.
     pub fn dollars(&self, spot: bool) -> Option<f64> {
         if self.machine.billed().is_none() {
@@ -39,7 +39,7 @@ impl Choice {
 
 /// What a user can spend.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Wish {
+pub struct PlanLimits {
     /// Dollars at most.
     pub budget: Option<f64>,
     /// Hours at most.
@@ -59,7 +59,7 @@ pub struct Advice {
 
 /// The cheapest line that fits and keeps to the wish; among equals the faster one. Without a deadline this computer wins
 /// where it needs no more than an hour, because it costs nothing. What has no price is told, and never kept to a budget.
-pub fn advise(choices: &[Choice], wish: &Wish) -> Advice {
+pub fn advise(choices: &[MachineChoice], wish: &PlanLimits) -> Advice {
     if choices.is_empty() {
         return none("there is nothing to choose from: no machine can run it as it is");
     }
@@ -72,7 +72,7 @@ pub fn advise(choices: &[Choice], wish: &Wish) -> Advice {
             "how long the run is, is not known: --steps N tells time and cost, of a model --samples N too",
         );
     }
-    let table = Lines { choices, wish };
+    let table = ChoiceTable { choices, wish };
     let kept: Vec<usize> =
         fitting.iter().copied().filter(|&i| table.keeps(i) && table.is_bearable(i)).collect();
     let unpriced: Vec<usize> =
@@ -92,12 +92,12 @@ pub fn advise(choices: &[Choice], wish: &Wish) -> Advice {
 }
 
 /// Lines of the table under a wish.
-struct Lines<'a> {
-    choices: &'a [Choice],
-    wish: &'a Wish,
+struct ChoiceTable<'a> {
+    choices: &'a [MachineChoice],
+    wish: &'a PlanLimits,
 }
 
-impl Lines<'_> {
+impl ChoiceTable<'_> {
     fn time(&self, i: usize) -> f64 {
         self.choices[i].run.map_or(f64::INFINITY, |r| r[1])
     }
@@ -192,7 +192,7 @@ fn none(why: &str) -> Advice {
     Advice { choice: None, reasons: vec![why.into()] }
 }
 
-fn unmet(choices: &[Choice], fitting: &[usize], wish: &Wish) -> Advice {
+fn unmet(choices: &[MachineChoice], fitting: &[usize], wish: &PlanLimits) -> Advice {
     let soonest = fitting.iter().copied().filter_map(|i| Some((i, choices[i].run?[1])));
     let least = fitting.iter().copied().filter_map(|i| Some((i, choices[i].dollars(wish.spot)?)));
     let mut reasons = vec!["nothing in the table fits and keeps to your limits".to_string()];
@@ -232,16 +232,16 @@ pub fn dollars(d: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cpu, Half, Tables, Work, analytic, bill};
+    use crate::{ChipTables, CpuCeilings, HalfType, KernelList, analytic, bill};
     use systole_ir::{DType, GraphBuilder, TensorType};
 
-    fn choices(steps: f64) -> Vec<Choice> {
-        let t = Tables::built_in().unwrap();
+    fn choices(steps: f64) -> Vec<MachineChoice> {
+        let t = ChipTables::built_in().unwrap();
         let g = GraphBuilder::new("main");
         let ty = TensorType::new(DType::BF16, [8192, 8192]);
         let (a, b) = (g.parameter(ty.clone(), "a"), g.parameter(ty, "b"));
-        let work = Work::of(&g.finish(&[a.dot(&b)]).unwrap());
-        let cpu = Machine::Cpu(Cpu {
+        let work = KernelList::of(&g.finish(&[a.dot(&b)]).unwrap());
+        let cpu = Machine::Cpu(CpuCeilings {
             flops: 4e11,
             bf16_flops: 4e11,
             tiers: vec![(f64::INFINITY, 2e10)],
@@ -250,10 +250,10 @@ mod tests {
         });
         let named = ["v5e-1", "v6e-1", "tpu7x-2x2x1"].map(|n| Machine::of(n, &t).unwrap());
         let choice = |machine: Machine| {
-            let estimate = analytic(&work, &machine, &t, Half::Bf16).unwrap();
+            let estimate = analytic(&work, &machine, &t, HalfType::Bf16).unwrap();
             let run = estimate.step().likely * steps;
             let bill = machine.billed().and_then(|(c, n)| bill(&t, c, n, None, Some(run), "2026-11-22"));
-            Choice { machine, estimate, samples: 1.0, run: Some([run; 3]), bill, notes: vec![] }
+            MachineChoice { machine, estimate, samples: 1.0, run: Some([run; 3]), bill, notes: vec![] }
         };
         named.into_iter().chain([cpu]).map(choice).collect()
     }
@@ -261,18 +261,18 @@ mod tests {
     #[test]
     fn the_cheapest_that_keeps_to_the_limits_is_advised() {
         let long = choices(1e6);
-        let plain = advise(&long, &Wish::default());
+        let plain = advise(&long, &PlanLimits::default());
         // A v6e chip costs 2.25 times a v5e chip and is 4 times as fast at large products; this CPU would take days.
         assert_eq!(long[plain.choice.unwrap()].machine.title(), "v6e-1", "{plain:?}");
-        let poor = advise(&long, &Wish { budget: Some(0.001), ..Wish::default() });
+        let poor = advise(&long, &PlanLimits { budget: Some(0.001), ..PlanLimits::default() });
         assert_eq!(poor.choice, None);
         assert!(poor.reasons[1].contains("the soonest: tpu7x"), "{poor:?}");
-        let hasty = advise(&long, &Wish { deadline: Some(1e-4), ..Wish::default() });
+        let hasty = advise(&long, &PlanLimits { deadline: Some(1e-4), ..PlanLimits::default() });
         assert_eq!(hasty.choice, None);
-        let patient = advise(&long, &Wish { deadline: Some(1e6), ..Wish::default() });
+        let patient = advise(&long, &PlanLimits { deadline: Some(1e6), ..PlanLimits::default() });
         assert_eq!(long[patient.choice.unwrap()].machine.title(), "this CPU");
         let short = choices(10.0);
-        let plain = advise(&short, &Wish::default());
+        let plain = advise(&short, &PlanLimits::default());
         assert_eq!(short[plain.choice.unwrap()].machine.title(), "this CPU", "free and quick enough");
     }
 
@@ -281,16 +281,16 @@ mod tests {
         let mut all = choices(1e6);
         let mut tpu7x = vec![all.remove(2)];
         assert!(tpu7x[0].bill.is_none() && tpu7x[0].machine.title().starts_with("tpu7x"));
-        let free = advise(&tpu7x, &Wish::default());
+        let free = advise(&tpu7x, &PlanLimits::default());
         assert_eq!(free.choice, Some(0));
         let told = free.reasons.join(" ");
         assert!(told.contains("price is not known") && !told.contains("limits"), "{told}");
-        let poor = advise(&tpu7x, &Wish { budget: Some(1e9), ..Wish::default() });
+        let poor = advise(&tpu7x, &PlanLimits { budget: Some(1e9), ..PlanLimits::default() });
         let told = poor.reasons.join(" ");
         assert!(poor.choice.is_none() && told.contains("nobody can say"), "{told}");
         // Beside a line with a price, the faster one without is told apart.
         tpu7x.push(all.remove(0));
-        let both = advise(&tpu7x, &Wish::default());
+        let both = advise(&tpu7x, &PlanLimits::default());
         let told = both.reasons.join(" ");
         assert_eq!(both.choice, Some(1));
         assert!(
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn without_choices_or_a_length_no_memory_is_blamed() {
-        let told = |choices: &[Choice]| advise(choices, &Wish::default()).reasons.join(" ");
+        let told = |choices: &[MachineChoice]| advise(choices, &PlanLimits::default()).reasons.join(" ");
         assert!(
             !told(&[]).contains("memory") && told(&[]).contains("no machine can run it"),
             "{}",
@@ -312,7 +312,7 @@ mod tests {
         assert!(told(&endless).contains("--steps N"), "{}", told(&endless));
         // Days on this computer are the only offer, and no limit was given.
         let here = choices(1e6).pop().unwrap();
-        let alone = advise(&[here], &Wish::default());
+        let alone = advise(&[here], &PlanLimits::default());
         assert!(alone.choice == Some(0) && !alone.reasons[0].contains("limits"), "{alone:?}");
     }
 

@@ -1,13 +1,13 @@
 //! All chips of the tables side by side: those that plans are made for, and those of the tutorials' history.
 
 use crate::price::bill;
-use crate::table::{Gpu, Past, Price, Printed, Tables, Tpu};
-use crate::tpu_slice::Slice;
+use crate::table::{ChipTables, Gpu, HistoricChip, Price, PrintedFigure, Tpu};
+use crate::tpu_slice::TpuSlice;
 use std::collections::BTreeMap;
 
 /// One chip or GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Chip {
+pub struct ChipFigures {
     /// `v5e`, `h100`.
     pub name: String,
     /// Other names of it.
@@ -33,21 +33,21 @@ pub struct Chip {
     /// Where its figures are from.
     pub source: String,
     /// What the tutorials print.
-    pub printed: Vec<Compared>,
+    pub printed: Vec<ComparedFigure>,
 }
 
 /// A printed figure and ours.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Compared {
+pub struct ComparedFigure {
     /// As the tutorials have it.
-    pub printed: Printed,
+    pub printed: PrintedFigure,
     /// The same from these tables, where they have it.
     pub here: Option<f64>,
 }
 
 const GIB: f64 = (1 << 30) as f64;
 
-impl Chip {
+impl ChipFigures {
     /// Every chip, TPUs by generation, then GPUs by year.
     ///
     /// ```
@@ -57,19 +57,19 @@ impl Chip {
     /// assert_eq!(names[..3], ["v1", "v2", "v3"]);
     /// assert!(["edgetpu", "k80", "v100"].iter().all(|n| names.contains(n)));
     /// ```
-    pub fn all(tables: &Tables) -> Vec<Chip> {
-        let gpu = |c: &Chip| usize::from(!c.product.contains("TPU"));
-        let tpus = tables.tpus.iter().map(|t| Chip::of_tpu(t, tables));
-        let gpus = tables.gpus.iter().map(|g| Chip::of_gpu(g, tables));
-        let past = tables.history.iter().map(|p| Chip::of_past(p, tables));
-        let mut all: Vec<Chip> = tpus.chain(gpus).chain(past).collect();
+    pub fn all(tables: &ChipTables) -> Vec<ChipFigures> {
+        let gpu = |c: &ChipFigures| usize::from(!c.product.contains("TPU"));
+        let tpus = tables.tpus.iter().map(|t| ChipFigures::of_tpu(t, tables));
+        let gpus = tables.gpus.iter().map(|g| ChipFigures::of_gpu(g, tables));
+        let past = tables.history.iter().map(|p| ChipFigures::of_past(p, tables));
+        let mut all: Vec<ChipFigures> = tpus.chain(gpus).chain(past).collect();
         all.sort_by_key(|c| (gpu(c), c.year.unwrap_or(u32::MAX)));
         all
     }
 
-    fn of_tpu(t: &Tpu, tables: &Tables) -> Chip {
-        let slices = Slice::all(tables).into_iter().filter(|s| s.generation == t.name);
-        let chip = Chip {
+    fn of_tpu(t: &Tpu, tables: &ChipTables) -> ChipFigures {
+        let slices = TpuSlice::all(tables).into_iter().filter(|s| s.generation == t.name);
+        let chip = ChipFigures {
             name: t.name.clone(),
             aliases: t.aliases.clone(),
             product: t.product.clone().unwrap_or_else(|| format!("TPU {}", t.name)),
@@ -80,13 +80,13 @@ impl Chip {
             watts: t.watts.map(|w| (w, t.watts_note.clone().unwrap_or_default())),
             slices: slices.map(|s| s.name).collect(),
             source: t.source.clone(),
-            ..Chip::default()
+            ..ChipFigures::default()
         };
         chip.priced(&t.printed, tables)
     }
 
-    fn of_gpu(g: &Gpu, tables: &Tables) -> Chip {
-        let chip = Chip {
+    fn of_gpu(g: &Gpu, tables: &ChipTables) -> ChipFigures {
+        let chip = ChipFigures {
             name: g.name.clone(),
             product: g.product.clone(),
             year: g.year,
@@ -96,13 +96,13 @@ impl Chip {
             watts: Some((g.watts, "at most".into())),
             slices: vec![g.name.clone(), format!("8*{}", g.name)],
             source: g.source.clone(),
-            ..Chip::default()
+            ..ChipFigures::default()
         };
         chip.priced(&g.printed, tables)
     }
 
-    fn of_past(p: &Past, tables: &Tables) -> Chip {
-        let chip = Chip {
+    fn of_past(p: &HistoricChip, tables: &ChipTables) -> ChipFigures {
+        let chip = ChipFigures {
             name: p.name.clone(),
             product: p.product.clone(),
             year: Some(p.year),
@@ -112,20 +112,20 @@ impl Chip {
             watts: p.watts.map(|w| (w, p.watts_note.clone().unwrap_or_default())),
             unplanned: Some(p.why.clone()),
             source: p.source.clone(),
-            ..Chip::default()
+            ..ChipFigures::default()
         };
         chip.priced(&p.printed, tables)
     }
 
     /// With its prices, and what the tutorials print beside what these tables say.
-    fn priced(self, printed: &[Printed], tables: &Tables) -> Chip {
+    fn priced(self, printed: &[PrintedFigure], tables: &ChipTables) -> ChipFigures {
         let prices = tables.prices.iter().filter(|p| p.chip == self.name).cloned().collect();
-        let compare = |p: &Printed| Compared { here: self.here(p, tables), printed: p.clone() };
+        let compare = |p: &PrintedFigure| ComparedFigure { here: self.here(p, tables), printed: p.clone() };
         let printed = printed.iter().map(compare).collect();
-        Chip { prices, printed, ..self }
+        ChipFigures { prices, printed, ..self }
     }
 
-    fn here(&self, p: &Printed, tables: &Tables) -> Option<f64> {
+    fn here(&self, p: &PrintedFigure, tables: &ChipTables) -> Option<f64> {
         let bill = || bill(tables, &self.name, p.chips, p.region.as_deref(), None, "2000-01-01");
         match p.of.as_deref()? {
             "peak" => self.peak().map(|(_, peak)| peak * p.chips as f64),
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_the_tutorials_print_is_what_the_tables_say() {
-        let chips = Chip::all(&Tables::built_in().unwrap());
+        let chips = ChipFigures::all(&ChipTables::built_in().unwrap());
         let of = |name: &str| chips.iter().find(|c| c.name == name).unwrap();
         let mut compared = 0;
         for c in &chips {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 /// Names of a generation's machines.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cloud {
+pub struct CloudNames {
     /// As the API of Cloud TPU names it, where it has TPU VMs at all.
     #[serde(default)]
     pub api: Option<String>,
@@ -14,10 +14,10 @@ pub struct Cloud {
     pub runtime: String,
     /// What GKE calls a machine that is the whole slice, where it has any.
     #[serde(default)]
-    pub alone: Node,
+    pub alone: GkeNode,
     /// What it calls one of several, where that is another name.
     #[serde(default)]
-    pub together: Option<Node>,
+    pub together: Option<GkeNode>,
     /// Chips that a machine alone may have.
     pub alone_chips: Vec<usize>,
     /// Zones that have it.
@@ -33,14 +33,14 @@ pub struct Cloud {
 /// What GKE calls a machine; both are empty where it has none.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Node {
+pub struct GkeNode {
     /// The label `cloud.google.com/gke-tpu-accelerator`.
     pub label: String,
     /// The machine type without the number of chips and `t`.
     pub machine: String,
 }
 
-impl Cloud {
+impl CloudNames {
     /// Chips of one of the machines that a slice of so many is made of.
     ///
     /// ```
@@ -60,7 +60,7 @@ impl Cloud {
     }
 
     /// What GKE calls the machines of such a slice.
-    pub fn node(&self, chips: usize) -> &Node {
+    pub fn node(&self, chips: usize) -> &GkeNode {
         self.together.as_ref().filter(|_| self.machines(chips) > 1).unwrap_or(&self.alone)
     }
 

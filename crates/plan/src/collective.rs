@@ -4,27 +4,27 @@
 //! bytes, an axis that does not close has one direction, an all-reduce is a reduce-scatter and an all-gather; no
 //! collective is faster than its hops at about 1 µs.
 
-use crate::table::{Tables, Tpu};
-use crate::tpu_slice::Slice;
-use crate::traffic::Traffic;
+use crate::table::{ChipTables, Tpu};
+use crate::tpu_slice::TpuSlice;
+use crate::traffic::CollectiveTraffic;
 
 /// Seconds of one hop between neighbours.
 pub const HOP: f64 = 1e-6;
 
 /// The chips along the axes that a collective uses.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Mesh {
+pub struct CollectiveMesh {
     /// Length and whether it closes to a ring, of each axis longer than 1.
     pub axes: Vec<(usize, bool)>,
     /// One direction of one link in bytes a second.
     pub link: f64,
 }
 
-impl Mesh {
+impl CollectiveMesh {
     /// All chips of a slice.
-    pub fn of(slice: &Slice, tpu: &Tpu) -> Mesh {
+    pub fn of(slice: &TpuSlice, tpu: &Tpu) -> CollectiveMesh {
         let axes = slice.topology.iter().zip(&slice.wrap).filter(|(n, _)| **n > 1).map(|(&n, &w)| (n, w));
-        Mesh { axes: axes.collect(), link: tpu.link_gb_per_s * 1e9 }
+        CollectiveMesh { axes: axes.collect(), link: tpu.link_gb_per_s * 1e9 }
     }
 
     /// Bytes of the whole that a second brings to every chip, over all axes: both directions of rings; on a line
@@ -71,9 +71,9 @@ impl Mesh {
 }
 
 /// Sums of `bytes` on every chip of all slices: scattered within the slices, over the network, gathered. Seconds.
-pub fn all_reduce(slice: &Slice, tables: &Tables, bytes: f64) -> f64 {
+pub fn all_reduce(slice: &TpuSlice, tables: &ChipTables, bytes: f64) -> f64 {
     let Some(tpu) = tables.tpu(&slice.generation) else { return 0.0 };
-    let mesh = Mesh::of(slice, tpu);
+    let mesh = CollectiveMesh::of(slice, tpu);
     // Cores of one chip that are devices of their own add through its memory first.
     let on_chip = if tpu.devices > 1 { 2.0 * bytes / (tpu.hbm_gb_per_s * 1e9) } else { 0.0 };
     let inside = on_chip + mesh.all_reduce(bytes);
@@ -86,10 +86,10 @@ pub fn all_reduce(slice: &Slice, tables: &Tables, bytes: f64) -> f64 {
 }
 
 /// Collectives of a compiled program, one after the other. Seconds. Between slices all of them pass the network.
-pub(crate) fn of_traffic(slice: &Slice, tables: &Tables, traffic: &[Traffic]) -> f64 {
+pub(crate) fn of_traffic(slice: &TpuSlice, tables: &ChipTables, traffic: &[CollectiveTraffic]) -> f64 {
     let Some(tpu) = tables.tpu(&slice.generation) else { return 0.0 };
-    let mesh = Mesh::of(slice, tpu);
-    let one = |t: &Traffic| {
+    let mesh = CollectiveMesh::of(slice, tpu);
+    let one = |t: &CollectiveTraffic| {
         let bytes = t.bytes / t.count.max(1) as f64;
         t.count as f64
             * match t.op.as_str() {
@@ -112,8 +112,8 @@ mod tests {
         assert!((ours / micros - 1.0).abs() < 0.10, "{ours:.1} µs against {micros} µs");
     }
 
-    fn mesh(axes: &[(usize, bool)], link: f64) -> Mesh {
-        Mesh { axes: axes.to_vec(), link }
+    fn mesh(axes: &[(usize, bool)], link: f64) -> CollectiveMesh {
+        CollectiveMesh { axes: axes.to_vec(), link }
     }
 
     /// The numbers that the scaling-book works out.
@@ -143,16 +143,16 @@ mod tests {
 
     #[test]
     fn two_slices_add_the_network() {
-        let t = Tables::built_in().unwrap();
-        let of = |name: &str| all_reduce(&Slice::of(name, &t).unwrap(), &t, 1e9);
+        let t = ChipTables::built_in().unwrap();
+        let of = |name: &str| all_reduce(&TpuSlice::of(name, &t).unwrap(), &t, 1e9);
         assert!(of("2*v5e-16") > of("v5e-16") + 1e9 / (2.0 * 25e9) * 0.99);
     }
 
     #[test]
     fn collectives_of_a_program_add_up() {
-        let t = Tables::built_in().unwrap();
-        let slice = Slice::of("v5e-16", &t).unwrap();
-        let traffic = |op: &str, count, bytes| Traffic { op: op.into(), count, bytes };
+        let t = ChipTables::built_in().unwrap();
+        let slice = TpuSlice::of("v5e-16", &t).unwrap();
+        let traffic = |op: &str, count, bytes| CollectiveTraffic { op: op.into(), count, bytes };
         let list = [traffic("all-reduce", 1, 1e8), traffic("all-gather", 4, 4e8)];
         let one = all_reduce(&slice, &t, 1e8);
         assert!((of_traffic(&slice, &t, &list) / (one + 4.0 * one / 2.0) - 1.0).abs() < 1e-9);

@@ -1,12 +1,12 @@
 //! One device as the analytic model sees it: rates, tiles, and what a kernel costs beside its work.
 
-use crate::kernel_list::{Array, Kernel};
+use crate::kernel_list::{KernelWork, MemoryArray};
 use crate::table::{Gpu, Tpu};
 use systole_ir::{DType, TensorType};
 
 /// A device that programs run on.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Device {
+pub struct DeviceModel {
     /// Multiply-adds counted twice, a second, for factors of bf16 and of f32.
     pub flops: [f64; 2],
     /// The same for factors of f16.
@@ -28,7 +28,7 @@ pub struct Device {
     /// The same for a product all of whose arrays lie on the chip.
     pub start_near: f64,
     /// Shapes of its matrix units; none where padding costs nothing to speak of.
-    pub tile: Option<Tile>,
+    pub tile: Option<MatrixUnits>,
     /// The part of the peak that large products reach.
     pub product_share: f64,
     /// Bytes of the first and last blocks of a product, which nothing hides.
@@ -41,7 +41,7 @@ pub struct Device {
 
 /// Matrix units and registers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tile {
+pub struct MatrixUnits {
     /// Rows and columns of a matrix unit.
     pub mxu: usize,
     /// Cores that work on one program.
@@ -54,7 +54,7 @@ pub struct Tile {
 
 /// A computer's ceilings, as measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cpu {
+pub struct CpuCeilings {
     /// f32 operations a second of all threads.
     pub flops: f64,
     /// The same of factors of 16 bits.
@@ -69,13 +69,13 @@ pub struct Cpu {
 
 const MIB: f64 = (1 << 20) as f64;
 
-impl Device {
+impl DeviceModel {
     /// One device of a TPU: a chip, or a core where programs see cores.
-    pub fn tpu(t: &Tpu) -> Device {
+    pub fn tpu(t: &Tpu) -> DeviceModel {
         let cores = (t.cores / t.devices) as f64;
         let hertz = t.clock_mhz * 1e6;
         let flops = 2.0 * t.macs * cores * hertz;
-        Device {
+        DeviceModel {
             // XLA multiplies f32 factors as bf16 unless it is told otherwise.
             flops: [flops, flops],
             // No matrix unit multiplies f16: the compiler converts such factors within the kernel.
@@ -89,7 +89,7 @@ impl Device {
             blocks: 0.0,
             start: [t.fit.product_cycles / hertz, t.fit.kernel_cycles / hertz],
             start_near: t.fit.near_cycles / hertz,
-            tile: Some(Tile {
+            tile: Some(MatrixUnits {
                 mxu: t.mxu,
                 cores: t.cores / t.devices,
                 swaps: t.fit.swaps,
@@ -104,11 +104,11 @@ impl Device {
     }
 
     /// A GPU. Its shares are what well-written programs are known to reach, not measurements of ours.
-    pub fn gpu(g: &Gpu, mixed_is_f16: bool) -> Device {
+    pub fn gpu(g: &Gpu, mixed_is_f16: bool) -> DeviceModel {
         let peak =
             |names: &[&str]| names.iter().find_map(|n| g.peak_tflops.get(*n)).copied().unwrap_or(0.0) * 1e12;
         let half = if mixed_is_f16 { peak(&["f16", "bf16"]) } else { peak(&["bf16", "f16"]) };
-        Device {
+        DeviceModel {
             flops: [half, peak(&["tf32", "f32"])],
             f16_flops: peak(&["f16", "bf16"]),
             bytes_per_s: g.memory_gb_per_s * 1e9,
@@ -128,8 +128,8 @@ impl Device {
     }
 
     /// A CPU from its measured ceilings.
-    pub fn cpu(cpu: &Cpu) -> Device {
-        Device {
+    pub fn cpu(cpu: &CpuCeilings) -> DeviceModel {
+        DeviceModel {
             flops: [cpu.bf16_flops, cpu.flops],
             // Stored in 16 bits, multiplied in 32.
             f16_flops: cpu.flops,
@@ -164,12 +164,12 @@ impl Device {
     }
 
     /// Whether it runs a kernel at all: only matrix units want arrays in another order.
-    pub(crate) fn runs(&self, kernel: &Kernel) -> bool {
+    pub(crate) fn runs(&self, kernel: &KernelWork) -> bool {
         self.tile.is_some() || !kernel.reorders
     }
 
     /// Bytes of an array between kernels.
-    pub(crate) fn array_bytes(&self, a: &Array) -> f64 {
+    pub(crate) fn array_bytes(&self, a: &MemoryArray) -> f64 {
         // Where f32 factors are multiplied as bf16, nothing is lost by storing them so.
         let narrow = a.factor && self.tile.is_some() && a.ty.dtype == DType::F32;
         match narrow {

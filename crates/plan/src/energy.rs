@@ -2,8 +2,8 @@
 //!
 //! Chips alone: hosts, cooling and what a slice takes while it waits for its start are not in it.
 
-use crate::advice::Choice;
-use crate::table::Tables;
+use crate::advice::MachineChoice;
+use crate::table::ChipTables;
 
 /// Energy of one line of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,7 +20,7 @@ pub struct Energy {
 
 impl Energy {
     /// None where no wattage of the chip is published.
-    pub fn of(choice: &Choice, tables: &Tables) -> Option<Energy> {
+    pub fn of(choice: &MachineChoice, tables: &ChipTables) -> Option<Energy> {
         let watts = choice.machine.watts(tables)?;
         let step = watts * choice.estimate.step().likely;
         Some(Energy {

@@ -1,17 +1,17 @@
 //! A step on a machine: time, memory, what limits it. Estimators fill the same [`Estimate`].
 
-use crate::device_model::Device;
-use crate::kernel_list::{Kernel, Role, Work};
-use crate::machine::{Half, Machine};
-use crate::memory::{Memory, memory};
-use crate::roofline::{Padding, Time, paddings, time};
-use crate::table::Tables;
-use crate::value_placement::Placement;
+use crate::device_model::DeviceModel;
+use crate::kernel_list::{ArgumentRole, KernelList, KernelWork};
+use crate::machine::{HalfType, Machine};
+use crate::memory::{MemoryNeed, memory};
+use crate::roofline::{DimPadding, KernelTimeParts, paddings, time};
+use crate::table::ChipTables;
+use crate::value_placement::ValuePlacement;
 use systole_ir::Result;
 
 /// Seconds: what is expected, and between what it may lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Range {
+pub struct TimeRange {
     /// Peak rates, no padding, nothing started, collectives hidden behind work.
     pub low: f64,
     /// Expected.
@@ -22,7 +22,7 @@ pub struct Range {
 
 /// What the hosts do for a step, in seconds. They work ahead of the devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Host {
+pub struct HostTime {
     /// Starting it.
     pub dispatch: f64,
     /// Bringing the batch to the devices.
@@ -31,7 +31,7 @@ pub struct Host {
     pub pipeline: f64,
 }
 
-impl Host {
+impl HostTime {
     /// What a step cannot take less than.
     pub fn total(&self) -> f64 {
         (self.dispatch + self.feed).max(self.pipeline)
@@ -50,13 +50,13 @@ pub struct Estimate {
     /// Who says so: `analytic` or `compiled`.
     pub by: &'static str,
     /// On the device, collectives included.
-    pub device: Range,
+    pub device: TimeRange,
     /// Collectives.
     pub collective: f64,
     /// On the hosts.
-    pub host: Host,
+    pub host: HostTime,
     /// Of one device.
-    pub memory: Memory,
+    pub memory: MemoryNeed,
     /// Operations of products that a step needs of one device.
     pub flops: f64,
     /// Those that it could do in a second.
@@ -73,7 +73,7 @@ pub struct KernelTime {
     /// The op that gives it its name.
     pub name: String,
     /// One trip.
-    pub time: Time,
+    pub time: KernelTimeParts,
     /// Trips in a step.
     pub trips: f64,
     /// Bytes of one trip.
@@ -81,14 +81,14 @@ pub struct KernelTime {
     /// Needed operations of its product in one trip.
     pub flops: f64,
     /// What is padded.
-    pub padding: Vec<Padding>,
+    pub padding: Vec<DimPadding>,
 }
 
 impl Estimate {
     /// A step: the host works ahead, so the slower of the two decides.
-    pub fn step(&self) -> Range {
+    pub fn step(&self) -> TimeRange {
         let with_host = |t: f64| t.max(self.host.total());
-        Range {
+        TimeRange {
             low: with_host(self.device.low),
             likely: with_host(self.device.likely),
             high: self.device.high + self.host.total(),
@@ -109,12 +109,12 @@ impl Estimate {
             return self;
         }
         let pipeline = rate.map_or(0.0, |r| samples / (r * machine.hosts() as f64));
-        let host = Host { dispatch: dispatch.unwrap_or(self.host.dispatch), pipeline, ..self.host };
+        let host = HostTime { dispatch: dispatch.unwrap_or(self.host.dispatch), pipeline, ..self.host };
         Estimate { host, ..self }
     }
 
     /// The same with a step as it was measured on this computer.
-    pub fn measured(self, device: Range) -> Estimate {
+    pub fn measured(self, device: TimeRange) -> Estimate {
         Estimate { by: "measured", device, ..self }
     }
 
@@ -125,14 +125,14 @@ impl Estimate {
 
     /// The same step of `work` where each device keeps a part of weights and optimizer state: weights are gathered
     /// before they are used, forward and backward, and gradients are scattered.
-    pub fn fully_sharded(self, work: &Work, machine: &Machine, tables: &Tables) -> Estimate {
+    pub fn fully_sharded(self, work: &KernelList, machine: &Machine, tables: &ChipTables) -> Estimate {
         let n = machine.devices() as f64;
         if n < 2.0 {
             return self;
         }
-        let weights = work.arguments.iter().filter(|a| a.role == Role::Trainable);
+        let weights = work.arguments.iter().filter(|a| a.role == ArgumentRole::Trainable);
         let largest = weights.map(|a| a.ty.bytes() as f64).fold(0.0, f64::max);
-        let memory = Memory {
+        let memory = MemoryNeed {
             parameters: self.memory.parameters / n,
             optimizer: self.memory.optimizer / n,
             // One gathered weight in use, the next on its way.
@@ -140,7 +140,7 @@ impl Estimate {
             ..self.memory.clone()
         };
         // An all-reduce is a scatter and a gather; here one more gather passes.
-        let collective = 1.5 * machine.all_reduce(tables, work.bytes_of(Role::Trainable));
+        let collective = 1.5 * machine.all_reduce(tables, work.bytes_of(ArgumentRole::Trainable));
         Estimate { memory, ..self }.with_collective(collective)
     }
 
@@ -172,10 +172,15 @@ pub const DISPATCH: f64 = 0.15e-3;
 const CPU_AT_MOST: f64 = 1.6;
 
 /// The analytic estimate of a step whose devices each do `work`.
-pub fn analytic(work: &Work, machine: &Machine, tables: &Tables, half: Half) -> Result<Estimate> {
+pub fn analytic(
+    work: &KernelList,
+    machine: &Machine,
+    tables: &ChipTables,
+    half: HalfType,
+) -> Result<Estimate> {
     let device = machine.device(tables, half)?;
-    let placement = Placement::of(work, &device);
-    let kernel = |k: &Kernel| {
+    let placement = ValuePlacement::of(work, &device);
+    let kernel = |k: &KernelWork| {
         let moved = placement.moved(k, &device);
         KernelTime {
             scope: k.scope.clone(),
@@ -201,7 +206,7 @@ pub(crate) fn uncovered(seconds: f64, kernels: &[KernelTime]) -> Option<KernelTi
     (rest > 0.0).then(|| KernelTime {
         scope: String::new(),
         name: "copies that no kernel hides".into(),
-        time: Time { memory: rest, total: rest, floor: rest, ..Time::default() },
+        time: KernelTimeParts { memory: rest, total: rest, floor: rest, ..KernelTimeParts::default() },
         trips: 1.0,
         bytes: 0.0,
         flops: 0.0,
@@ -210,10 +215,11 @@ pub(crate) fn uncovered(seconds: f64, kernels: &[KernelTime]) -> Option<KernelTi
 }
 
 /// Kernels and collectives one after the other, at best beside each other.
-fn range(kernels: &[KernelTime], collective: f64) -> Range {
-    let sum = |of: &dyn Fn(&Time) -> f64| kernels.iter().map(|k| of(&k.time) * k.trips).sum::<f64>();
+fn range(kernels: &[KernelTime], collective: f64) -> TimeRange {
+    let sum =
+        |of: &dyn Fn(&KernelTimeParts) -> f64| kernels.iter().map(|k| of(&k.time) * k.trips).sum::<f64>();
     let likely = sum(&|t| t.total);
-    Range {
+    TimeRange {
         low: sum(&|t| t.floor).max(collective),
         likely: likely + collective,
         high: sum(&|t| t.start + t.products + t.results + t.memory + t.vector).max(likely) + collective,
@@ -223,26 +229,26 @@ fn range(kernels: &[KernelTime], collective: f64) -> Range {
 /// An estimate from the times of its kernels.
 pub(crate) fn assembled(
     by: &'static str,
-    work: &Work,
+    work: &KernelList,
     machine: &Machine,
-    tables: &Tables,
-    device: &Device,
-    memory: Memory,
+    tables: &ChipTables,
+    device: &DeviceModel,
+    memory: MemoryNeed,
     kernels: Vec<KernelTime>,
 ) -> Estimate {
-    let gradients = if machine.devices() > 1 { work.bytes_of(Role::Trainable) } else { 0.0 };
+    let gradients = if machine.devices() > 1 { work.bytes_of(ArgumentRole::Trainable) } else { 0.0 };
     let collective = if gradients > 0.0 { machine.all_reduce(tables, gradients) } else { 0.0 };
     let device_time = match (range(&kernels, collective), machine) {
-        (r, Machine::Cpu(_)) => Range { high: r.high.max(CPU_AT_MOST * r.likely), ..r },
+        (r, Machine::Cpu(_)) => TimeRange { high: r.high.max(CPU_AT_MOST * r.likely), ..r },
         (r, _) => r,
     };
     // A training step gets a batch from the host; the arguments of other programs lie on the device already.
-    let trains = work.arguments.iter().any(|a| a.role == Role::Trainable);
-    let fed = if trains { work.bytes_of(Role::Input) * machine.devices() as f64 } else { 0.0 };
+    let trains = work.arguments.iter().any(|a| a.role == ArgumentRole::Trainable);
+    let fed = if trains { work.bytes_of(ArgumentRole::Input) * machine.devices() as f64 } else { 0.0 };
     let input = fed / machine.input_rate(tables);
     let host = match machine {
-        Machine::Cpu(_) => Host::default(),
-        _ => Host { dispatch: DISPATCH, feed: input, pipeline: 0.0 },
+        Machine::Cpu(_) => HostTime::default(),
+        _ => HostTime { dispatch: DISPATCH, feed: input, pipeline: 0.0 },
     };
     let peak_type = work.kernels.iter().filter_map(|k| k.product.as_ref()).map(|p| p.dtype).next();
     let peak = peak_type.map_or(device.flops[1], |d| device.peak(d));

@@ -3,7 +3,7 @@
 
 use crate::table::{Gpu, GpuTarget};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_runtime::AheadSlice;
+use systole_runtime::AotTopology;
 
 impl Gpu {
     /// So many GPUs of one machine, as a compiler is told of them.
@@ -17,14 +17,14 @@ impl Gpu {
     ///
     /// # Errors
     /// When the table does not say what compilers have to know of it.
-    pub fn ahead(&self, count: usize) -> Result<AheadSlice> {
+    pub fn ahead(&self, count: usize) -> Result<AotTopology> {
         let target = self.target.as_ref().ok_or_else(|| {
             let what = format!("the table does not say what a compiler must know of the GPU `{}`", self.name);
             Error::new(ErrorKind::Config, what)
                 .hint("add [gpu.target] to its entry; those of crates/plan/tables/gpu.toml show the fields")
         })?;
         let name = if count == 1 { self.name.clone() } else { format!("{count}*{}", self.name) };
-        Ok(AheadSlice::gpus(&name, target.text(), count))
+        Ok(AotTopology::gpus(&name, target.text(), count))
     }
 }
 
@@ -78,10 +78,10 @@ device_description_str: \"{device}\"
 
 #[cfg(test)]
 mod tests {
-    use crate::table::{Gpu, Tables};
+    use crate::table::{ChipTables, Gpu};
 
     fn gpus() -> Vec<Gpu> {
-        Tables::built_in().unwrap().gpus
+        ChipTables::built_in().unwrap().gpus
     }
 
     /// Two tables that were written down apart from each other.
@@ -125,7 +125,7 @@ mod tests {
     fn a_gpu_without_figures_is_refused() {
         let mine = "[[gpu]]\nname = 'l4'\nproduct = 'L4'\npeak_tflops = { bf16 = 121, f32 = 30 }\nmemory_gb = 24\n\
                     memory_gb_per_s = 300\nlink_gb_per_s = 0\nwatts = 72\n";
-        let tables = Tables::with(mine, "mine.toml").unwrap();
+        let tables = ChipTables::with(mine, "mine.toml").unwrap();
         let e = tables.gpu("l4").unwrap().ahead(1).unwrap_err().to_string();
         assert!(e.contains("`l4`") && e.contains("[gpu.target]"), "{e}");
     }

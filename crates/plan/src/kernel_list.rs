@@ -6,34 +6,34 @@
 //! Cheap values are computed again instead.
 
 use systole_compile::PASSES;
-use systole_ir::op::{Convolution, DotGeneral, Lowering};
+use systole_ir::op::{Convolution, DotGeneral, LoweringClass};
 use systole_ir::{DType, Graph, Node, Op, TensorType, ValueId};
 
 /// A program as kernels.
 #[derive(Clone, Debug, Default)]
-pub struct Work {
+pub struct KernelList {
     /// In an order in which they can run.
-    pub kernels: Vec<Kernel>,
+    pub kernels: Vec<KernelWork>,
     /// Bytes that one run reads through its arguments, by what they are.
-    pub arguments: Vec<Argument>,
+    pub arguments: Vec<ProgramArgument>,
     /// Results and the argument that each replaces, where there is one of the same type and place.
     pub results: Vec<TensorType>,
 }
 
 /// An argument.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Argument {
+pub struct ProgramArgument {
     /// Its name in the program.
     pub name: String,
     /// Its type.
     pub ty: TensorType,
     /// What it is for.
-    pub role: Role,
+    pub role: ArgumentRole,
 }
 
 /// What an argument is for. Only training steps tell; everything else is `Input`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
+pub enum ArgumentRole {
     /// Weights that are trained.
     Trainable,
     /// Weights that are not.
@@ -46,17 +46,17 @@ pub enum Role {
 
 /// One kernel, run `trips` times.
 #[derive(Clone, Debug)]
-pub struct Kernel {
+pub struct KernelWork {
     /// The op that gives it its name.
     pub name: String,
     /// The layer it belongs to; empty for none.
     pub scope: String,
     /// The product in it.
-    pub product: Option<Product>,
+    pub product: Option<MatrixProduct>,
     /// Arrays that it reads from memory.
-    pub reads: Vec<Array>,
+    pub reads: Vec<MemoryArray>,
     /// Arrays that it writes.
-    pub writes: Vec<Array>,
+    pub writes: Vec<MemoryArray>,
     /// Element-wise operations.
     pub ops: f64,
     /// Random numbers that it draws.
@@ -71,7 +71,7 @@ pub struct Kernel {
 
 /// An array in memory, with a number that is equal for equal arrays of one program.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Array {
+pub struct MemoryArray {
     /// Its number within the program or loop body.
     pub id: usize,
     /// Its type.
@@ -84,7 +84,7 @@ pub struct Array {
 
 /// Sums of products, as `batch · taps` products of `[rows, inner]` and `[inner, columns]`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Product {
+pub struct MatrixProduct {
     /// Products beside each other that share nothing.
     pub batch: f64,
     /// Places of a convolution's window; 1 for plain products.
@@ -103,18 +103,22 @@ pub struct Product {
     pub dtype: DType,
 }
 
-impl Product {
+impl MatrixProduct {
     /// Operations that are needed; a multiply-add is two.
     pub fn flops(&self) -> f64 {
         2.0 * self.batch * self.taps * self.rows * self.inner * self.columns
     }
 }
 
-impl Work {
+impl KernelList {
     /// Reads the work off a program. Loops count once for each trip.
-    pub fn of(graph: &Graph) -> Work {
+    pub fn of(graph: &Graph) -> KernelList {
         let simple = simplified(graph);
-        let mut work = Work { arguments: arguments(graph), results: graph.result_types(), ..Work::default() };
+        let mut work = KernelList {
+            arguments: arguments(graph),
+            results: graph.result_types(),
+            ..KernelList::default()
+        };
         let mut graphs = 0;
         add(&simple, 1.0, &mut graphs, &mut work.kernels);
         work
@@ -127,12 +131,12 @@ impl Work {
 
     /// Samples of a training step: the first dimension of the largest array of the batch.
     pub(crate) fn batch(&self) -> Option<usize> {
-        let inputs = self.arguments.iter().filter(|a| a.role == Role::Input && a.ty.rank() > 0);
+        let inputs = self.arguments.iter().filter(|a| a.role == ArgumentRole::Input && a.ty.rank() > 0);
         inputs.max_by_key(|a| a.ty.bytes()).map(|a| a.ty.shape[0])
     }
 
     /// Bytes of the arguments of a role.
-    pub fn bytes_of(&self, role: Role) -> f64 {
+    pub fn bytes_of(&self, role: ArgumentRole) -> f64 {
         self.arguments.iter().filter(|a| a.role == role).map(|a| a.ty.bytes() as f64).sum()
     }
 }
@@ -144,20 +148,20 @@ fn simplified(graph: &Graph) -> Graph {
 }
 
 /// Training steps name their arguments by the place of the tree that they are in: weights, frozen weights, optimizer.
-fn arguments(graph: &Graph) -> Vec<Argument> {
+fn arguments(graph: &Graph) -> Vec<ProgramArgument> {
     let role = |name: &str| match name.split_once('/') {
-        Some(("0", _)) => Role::Trainable,
-        Some(("1", _)) => Role::Frozen,
-        Some(("2", _)) => Role::Optimizer,
-        _ => Role::Input,
+        Some(("0", _)) => ArgumentRole::Trainable,
+        Some(("1", _)) => ArgumentRole::Frozen,
+        Some(("2", _)) => ArgumentRole::Optimizer,
+        _ => ArgumentRole::Input,
     };
     let each = graph.params.iter().zip(&graph.param_names);
-    each.map(|(&p, name)| Argument { name: name.clone(), ty: graph.ty(p).clone(), role: role(name) })
+    each.map(|(&p, name)| ProgramArgument { name: name.clone(), ty: graph.ty(p).clone(), role: role(name) })
         .collect()
 }
 
-fn add(graph: &Graph, trips: f64, graphs: &mut usize, kernels: &mut Vec<Kernel>) {
-    let groups = Groups::of(graph);
+fn add(graph: &Graph, trips: f64, graphs: &mut usize, kernels: &mut Vec<KernelWork>) {
+    let groups = KernelGroups::of(graph);
     let own = *graphs;
     *graphs += 1;
     for root in 0..graph.nodes.len() {
@@ -180,7 +184,7 @@ fn add(graph: &Graph, trips: f64, graphs: &mut usize, kernels: &mut Vec<Kernel>)
             }
             _ => {
                 let Some(kernel) = groups.kernel(graph, root, trips) else { continue };
-                let kernel = Kernel { graph: own, ..kernel };
+                let kernel = KernelWork { graph: own, ..kernel };
                 let (before, kernel, after) = reordered(graph, &groups, root, kernel);
                 kernels.extend(before.into_iter().chain([kernel]).chain(after));
             }
@@ -192,13 +196,13 @@ fn add(graph: &Graph, trips: f64, graphs: &mut usize, kernels: &mut Vec<Kernel>)
 /// come in to that of convolutions, and random bits, which are made four at a time, into the order of their array.
 fn reordered(
     graph: &Graph,
-    groups: &Groups,
+    groups: &KernelGroups,
     root: usize,
-    mut kernel: Kernel,
-) -> (Option<Kernel>, Kernel, Vec<Kernel>) {
+    mut kernel: KernelWork,
+) -> (Option<KernelWork>, KernelWork, Vec<KernelWork>) {
     // Numbers that no value of the graph has.
     let fresh = |n: usize| usize::MAX - 2 * root - n;
-    let copy = |from: &Array, to: &Array| Kernel {
+    let copy = |from: &MemoryArray, to: &MemoryArray| KernelWork {
         name: "copy".into(),
         product: None,
         reads: vec![from.clone()],
@@ -212,7 +216,7 @@ fn reordered(
         let bits = kernel.writes.iter().max_by_key(|a| a.ty.elements()).cloned();
         let fours = (kernel.draws / 4.0).ceil() as usize;
         // What is done with the bits is done first: bytes are turned, not words. Four columns lie in rows of 128.
-        let turned = |n, ty: TensorType| Array { id: fresh(n), ty, part: 1.0, factor: false };
+        let turned = |n, ty: TensorType| MemoryArray { id: fresh(n), ty, part: 1.0, factor: false };
         let (wide, flat) = (
             turned(0, TensorType::new(DType::Bool, [fours, 128])),
             turned(1, TensorType::new(DType::Bool, [fours * 4])),
@@ -226,7 +230,7 @@ fn reordered(
         return (None, kernel, Vec::new());
     }
     let given = groups.array(graph, x);
-    let own = Array { id: fresh(0), ..given.clone() };
+    let own = MemoryArray { id: fresh(0), ..given.clone() };
     let before = copy(&given, &own);
     kernel.reads.iter_mut().filter(|a| a.id == given.id).for_each(|a| *a = own.clone());
     (Some(before), kernel, Vec::new())
@@ -244,7 +248,7 @@ fn comes_in_order(c: &Convolution, x: &TensorType) -> bool {
 }
 
 /// Which kernel each node belongs to: the index of the node that gives the kernel its name.
-struct Groups {
+struct KernelGroups {
     of: Vec<Option<usize>>,
     users: Vec<Vec<usize>>,
     is_result: Vec<bool>,
@@ -252,8 +256,8 @@ struct Groups {
     again: Vec<bool>,
 }
 
-impl Groups {
-    fn of(graph: &Graph) -> Groups {
+impl KernelGroups {
+    fn of(graph: &Graph) -> KernelGroups {
         let n = graph.nodes.len();
         let mut users = vec![Vec::new(); n];
         for (i, node) in graph.nodes.iter().enumerate() {
@@ -266,7 +270,7 @@ impl Groups {
         let mut is_result = vec![false; n];
         graph.results.iter().for_each(|r| is_result[r.index()] = true);
         let again = recomputed(graph, &users);
-        let mut g = Groups { of: vec![None; n], users, is_result, again };
+        let mut g = KernelGroups { of: vec![None; n], users, is_result, again };
         g.join_producers(graph);
         g.join_after_products(graph);
         g
@@ -307,25 +311,27 @@ impl Groups {
     fn join_after_products(&mut self, graph: &Graph) {
         for i in 0..graph.nodes.len() {
             let node = &graph.nodes[i];
-            if self.of[i] != Some(i) || node.op.rule().lower() != Lowering::Contract || self.is_result[i] {
+            if self.of[i] != Some(i) || node.op.rule().lower() != LoweringClass::Contract || self.is_result[i]
+            {
                 continue;
             }
             let [after] = self.kernels_of_readers(i)[..] else { continue };
             let same_size = graph.nodes[after].outs[0].elements() == node.outs[0].elements();
-            let products = (0..graph.nodes.len())
-                .any(|j| self.of[j] == Some(after) && graph.nodes[j].op.rule().lower() == Lowering::Contract);
+            let products = (0..graph.nodes.len()).any(|j| {
+                self.of[j] == Some(after) && graph.nodes[j].op.rule().lower() == LoweringClass::Contract
+            });
             if same_size && !products && joins(&graph.nodes[after]) {
                 self.of.iter_mut().filter(|g| **g == Some(i)).for_each(|g| *g = Some(after));
             }
         }
     }
 
-    fn kernel(&self, graph: &Graph, root: usize, trips: f64) -> Option<Kernel> {
+    fn kernel(&self, graph: &Graph, root: usize, trips: f64) -> Option<KernelWork> {
         let members: Vec<usize> = (0..graph.nodes.len()).filter(|&i| self.of[i] == Some(root)).collect();
         let contraction = members.iter().find_map(|&i| Some((i, product(graph, &graph.nodes[i])?)));
         let named = &graph.nodes[contraction.as_ref().map_or(root, |c| c.0)];
         let outside = |v: &&ValueId| self.of[v.index()] != Some(root);
-        let mut reads: Vec<Array> = Vec::new();
+        let mut reads: Vec<MemoryArray> = Vec::new();
         for &i in &members {
             let node = &graph.nodes[i];
             for (place, v) in node.inputs.iter().enumerate().filter(|(_, v)| outside(v)) {
@@ -336,13 +342,13 @@ impl Groups {
             let read_elsewhere = self.kernels_of_readers(**i).iter().any(|&k| k != root);
             self.is_result[**i] || read_elsewhere || **i == root
         };
-        let writes: Vec<Array> = members
+        let writes: Vec<MemoryArray> = members
             .iter()
             .filter(written)
             .flat_map(|&i| (0..graph.nodes[i].outs.len()).map(move |o| ValueId::new(i, o)))
-            .map(|v| Array { part: written_part(graph, v), ..self.array(graph, v) })
+            .map(|v| MemoryArray { part: written_part(graph, v), ..self.array(graph, v) })
             .collect();
-        let small = |a: &[Array]| a.iter().all(|x| x.ty.elements() <= 1);
+        let small = |a: &[MemoryArray]| a.iter().all(|x| x.ty.elements() <= 1);
         // Scalars are computed by the core's own processor beside the kernels.
         if contraction.is_none() && small(&reads) && small(&writes) {
             return None;
@@ -350,7 +356,7 @@ impl Groups {
         let ops = members.iter().map(|&i| own_ops(graph, &graph.nodes[i])).sum();
         let scope = std::iter::once(named).chain(members.iter().map(|&i| &graph.nodes[i]));
         let scope = scope.map(|n| graph.scope(n)).find(|s| !s.is_empty()).unwrap_or("").to_string();
-        Some(Kernel {
+        Some(KernelWork {
             name: named.op.name().into(),
             scope,
             product: contraction.map(|c| c.1),
@@ -365,7 +371,7 @@ impl Groups {
     }
 
     /// The arrays in memory that a value is made from: itself, or what its cheap makers read.
-    fn sources(&self, graph: &Graph, v: ValueId, root: usize, part: f64, found: &mut Vec<Array>) {
+    fn sources(&self, graph: &Graph, v: ValueId, root: usize, part: f64, found: &mut Vec<MemoryArray>) {
         let node = graph.node(v);
         let made_here = self.of[v.index()].is_none() && !matches!(node.op, Op::Parameter(_));
         if made_here {
@@ -375,17 +381,17 @@ impl Groups {
             }
             return;
         }
-        let read = Array { part, ..self.array(graph, v) };
+        let read = MemoryArray { part, ..self.array(graph, v) };
         match found.iter_mut().find(|a| a.id == read.id) {
             Some(known) => known.part = known.part.max(part),
             None => found.push(read),
         }
     }
 
-    fn array(&self, graph: &Graph, v: ValueId) -> Array {
+    fn array(&self, graph: &Graph, v: ValueId) -> MemoryArray {
         let made = !matches!(graph.node(v).op, Op::Parameter(_)) && !self.is_result[v.index()];
         let factor = made && self.only_multiplied(graph, v.index());
-        Array { id: v.index() * 8 + v.out as usize, ty: graph.ty(v).clone(), part: 1.0, factor }
+        MemoryArray { id: v.index() * 8 + v.out as usize, ty: graph.ty(v).clone(), part: 1.0, factor }
     }
 
     fn only_multiplied(&self, graph: &Graph, i: usize) -> bool {
@@ -395,7 +401,7 @@ impl Groups {
                 Op::Reshape(_) | Op::Transpose(_) | Op::Convert(_) => {
                     !self.is_result[u] && self.only_multiplied(graph, u)
                 }
-                op => op.rule().lower() == Lowering::Contract,
+                op => op.rule().lower() == LoweringClass::Contract,
             })
     }
 }
@@ -425,14 +431,14 @@ fn written_part(graph: &Graph, v: ValueId) -> f64 {
 
 fn draws(node: &Node) -> f64 {
     match node.op.rule().lower() {
-        Lowering::Draw => node.outs.last().map_or(0.0, |t| t.elements() as f64),
+        LoweringClass::Draw => node.outs.last().map_or(0.0, |t| t.elements() as f64),
         _ => 0.0,
     }
 }
 
 /// Arguments and constants: no kernel makes them.
 fn is_free(node: &Node) -> bool {
-    matches!(node.op.rule().lower(), Lowering::Leaf)
+    matches!(node.op.rule().lower(), LoweringClass::Leaf)
 }
 
 /// Which values each reader makes for itself: other shapes of the same bytes, repetitions, conversions, small things, and
@@ -474,25 +480,29 @@ const CHEAP: [&str; 8] = ["add", "subtract", "multiply", "maximum", "minimum", "
 
 /// Whether a node may be part of its reader's kernel.
 fn joins(node: &Node) -> bool {
-    let moved = matches!(node.op.rule().lower(), Lowering::Map | Lowering::Move);
+    let moved = matches!(node.op.rule().lower(), LoweringClass::Map | LoweringClass::Move);
     moved && !matches!(node.op, Op::Gather(_) | Op::Scatter(_) | Op::DynamicUpdateSlice(_) | Op::Sort(_))
 }
 
 /// Whether a kernel may compute values that it reads.
 fn takes_in(root: &Node) -> bool {
-    matches!(root.op.rule().lower(), Lowering::Map | Lowering::Move | Lowering::Fold | Lowering::Contract)
-        && !matches!(root.op, Op::SelectAndScatter(_) | Op::Scatter(_) | Op::Sort(_) | Op::Gather(_))
+    matches!(
+        root.op.rule().lower(),
+        LoweringClass::Map | LoweringClass::Move | LoweringClass::Fold | LoweringClass::Contract
+    ) && !matches!(root.op, Op::SelectAndScatter(_) | Op::Scatter(_) | Op::Sort(_) | Op::Gather(_))
 }
 
 fn own_ops(graph: &Graph, node: &Node) -> f64 {
     let args: Vec<&TensorType> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
     match node.op.rule().lower() {
-        Lowering::Map | Lowering::Fold | Lowering::Draw => node.op.rule().cost(&args, &node.outs).flops,
+        LoweringClass::Map | LoweringClass::Fold | LoweringClass::Draw => {
+            node.op.rule().cost(&args, &node.outs).flops
+        }
         _ => 0.0,
     }
 }
 
-fn product(graph: &Graph, node: &Node) -> Option<Product> {
+fn product(graph: &Graph, node: &Node) -> Option<MatrixProduct> {
     let types = (graph.ty(*node.inputs.first()?), graph.ty(*node.inputs.get(1)?));
     match &node.op {
         Op::DotGeneral(d) => Some(dot(d, types.0, types.1)),
@@ -501,10 +511,10 @@ fn product(graph: &Graph, node: &Node) -> Option<Product> {
     }
 }
 
-fn dot(d: &DotGeneral, a: &TensorType, b: &TensorType) -> Product {
+fn dot(d: &DotGeneral, a: &TensorType, b: &TensorType) -> MatrixProduct {
     let size = |t: &TensorType, dims: &[usize]| dims.iter().map(|&d| t.shape[d] as f64).product::<f64>();
     let columns = size(b, &d.rhs_free(b.rank()));
-    Product {
+    MatrixProduct {
         batch: size(a, &d.lhs_batch),
         taps: 1.0,
         rows: size(a, &d.lhs_free(a.rank())),
@@ -517,12 +527,12 @@ fn dot(d: &DotGeneral, a: &TensorType, b: &TensorType) -> Product {
 }
 
 /// Windows over holes of the input (gradients of strided convolutions) multiply nothing there.
-fn convolution(c: &Convolution, x: &TensorType, kernel: &TensorType, y: &TensorType) -> Product {
+fn convolution(c: &Convolution, x: &TensorType, kernel: &TensorType, y: &TensorType) -> MatrixProduct {
     let groups = (c.feature_groups * c.batch_groups).max(1) as f64;
     let features = kernel.shape[c.dims.kernel_output_feature] as f64;
     let window: f64 = c.dims.kernel_spatial.iter().map(|&d| kernel.shape[d] as f64).product();
     let holes: f64 = c.lhs_dilation.iter().map(|&d| d as f64).product();
-    Product {
+    MatrixProduct {
         batch: groups,
         taps: (window / holes).max(1.0),
         rows: y.elements() as f64 / features.max(1.0),

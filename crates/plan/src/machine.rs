@@ -1,24 +1,24 @@
 //! [`Machine`]: a TPU slice, GPUs or this computer, by name; how many devices it has, and how they exchange sums.
 
 use crate::collective;
-use crate::device_model::{Cpu, Device};
-use crate::table::{Gpu, Tables};
-use crate::tpu_slice::Slice;
+use crate::device_model::{CpuCeilings, DeviceModel};
+use crate::table::{ChipTables, Gpu};
+use crate::tpu_slice::TpuSlice;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_runtime::AheadSlice;
+use systole_runtime::AotTopology;
 
 /// Where a program could run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Machine {
     /// A TPU slice, or several.
-    Slice(Slice),
+    Slice(TpuSlice),
     /// So many GPUs of one machine.
     Gpus(Gpu, usize),
     /// This computer.
-    Cpu(Cpu),
+    Cpu(CpuCeilings),
 }
 
-fn gpus(tables: &Tables) -> Vec<&str> {
+fn gpus(tables: &ChipTables) -> Vec<&str> {
     tables.gpus.iter().map(|g| g.name.as_str()).collect()
 }
 
@@ -28,7 +28,7 @@ fn is_a_few(n: &&str) -> bool {
 }
 
 /// The nearest GPUs are those with the longest common beginning.
-fn unknown(name: &str, family: &str, tables: &Tables) -> Error {
+fn unknown(name: &str, family: &str, tables: &ChipTables) -> Error {
     let family = family.trim_start_matches(|c: char| c.is_ascii_digit() || c == 'x');
     let mut near = gpus(tables);
     let common = |gpu: &str| family.bytes().zip(gpu.bytes()).take_while(|(a, b)| a == b).count();
@@ -43,7 +43,7 @@ fn unknown(name: &str, family: &str, tables: &Tables) -> Error {
 
 impl Machine {
     /// The machine of a name: a slice's, `h100`, `8*h100`.
-    pub fn of(name: &str, tables: &Tables) -> Result<Machine> {
+    pub fn of(name: &str, tables: &ChipTables) -> Result<Machine> {
         let (count, rest) = match name.split_once('*') {
             Some((n, rest)) => (n.trim().parse::<usize>().ok(), rest.trim()),
             None => (Some(1), name.trim()),
@@ -53,7 +53,7 @@ impl Machine {
         let Some(gpu) = tables.gpu(family) else {
             // What is written as slices are is taken for one.
             let a_slice = size.is_some() || tables.tpu(family).is_some();
-            return Slice::of(name, tables).map(Machine::Slice).map_err(|e| match a_slice {
+            return TpuSlice::of(name, tables).map(Machine::Slice).map_err(|e| match a_slice {
                 true => e.because(format!("and it is no GPU of the table: {}", gpus(tables).join(", "))),
                 false => unknown(name, family, tables),
             });
@@ -71,8 +71,8 @@ impl Machine {
     }
 
     /// As [`Machine::of`], and besides the slices of [`Slice::compilable`].
-    pub fn compilable(name: &str, tables: &Tables) -> Result<Machine> {
-        let unsold = || Slice::compilable(name, tables).map(Machine::Slice);
+    pub fn compilable(name: &str, tables: &ChipTables) -> Result<Machine> {
+        let unsold = || TpuSlice::compilable(name, tables).map(Machine::Slice);
         Machine::of(name, tables).or_else(|refused| unsold().map_err(|_| refused))
     }
 
@@ -80,7 +80,7 @@ impl Machine {
     ///
     /// # Errors
     /// When the tables do not say what the compiler must know.
-    pub fn ahead(&self, tables: &Tables) -> Result<AheadSlice> {
+    pub fn ahead(&self, tables: &ChipTables) -> Result<AotTopology> {
         match self {
             Machine::Slice(slice) => Ok(slice.ahead(tables)),
             Machine::Gpus(gpu, count) => gpu.ahead(*count),
@@ -119,7 +119,7 @@ impl Machine {
     }
 
     /// Watts of all chips, where a figure is published.
-    pub fn watts(&self, tables: &Tables) -> Option<f64> {
+    pub fn watts(&self, tables: &ChipTables) -> Option<f64> {
         match self {
             Machine::Slice(s) => Some(tables.tpu(&s.generation)?.watts? * s.all_chips() as f64),
             Machine::Gpus(g, n) => Some(g.watts * *n as f64),
@@ -136,18 +136,18 @@ impl Machine {
     }
 
     /// One of its devices.
-    pub fn device(&self, tables: &Tables, half: Half) -> Result<Device> {
+    pub fn device(&self, tables: &ChipTables, half: HalfType) -> Result<DeviceModel> {
         Ok(match self {
-            Machine::Slice(s) => Device::tpu(tables.tpu(&s.generation).ok_or_else(|| {
+            Machine::Slice(s) => DeviceModel::tpu(tables.tpu(&s.generation).ok_or_else(|| {
                 Error::new(ErrorKind::Config, format!("no table has the generation `{}`", s.generation))
             })?),
-            Machine::Gpus(g, _) => Device::gpu(g, half == Half::F16),
-            Machine::Cpu(cpu) => Device::cpu(cpu),
+            Machine::Gpus(g, _) => DeviceModel::gpu(g, half == HalfType::F16),
+            Machine::Cpu(cpu) => DeviceModel::cpu(cpu),
         })
     }
 
     /// Seconds in which all devices have the sum of `bytes` of each.
-    pub(crate) fn all_reduce(&self, tables: &Tables, bytes: f64) -> f64 {
+    pub(crate) fn all_reduce(&self, tables: &ChipTables, bytes: f64) -> f64 {
         match self {
             Machine::Slice(s) => collective::all_reduce(s, tables, bytes),
             Machine::Gpus(_, 1) | Machine::Cpu(_) => 0.0,
@@ -159,7 +159,7 @@ impl Machine {
     }
 
     /// Bytes a second in which the hosts bring a batch to the devices.
-    pub(crate) fn input_rate(&self, tables: &Tables) -> f64 {
+    pub(crate) fn input_rate(&self, tables: &ChipTables) -> f64 {
         match self {
             Machine::Slice(s) => {
                 let per_chip = tables.tpu(&s.generation).map_or(0.0, |t| t.host_pcie_gb_per_s);
@@ -173,7 +173,7 @@ impl Machine {
 
 /// What 16-bit factors are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Half {
+pub enum HalfType {
     /// bf16.
     Bf16,
     /// f16.
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn gpus_have_names_and_numbers() {
-        let tables = Tables::built_in().unwrap();
+        let tables = ChipTables::built_in().unwrap();
         let titles = |name: &str| Machine::of(name, &tables).map(|m| (m.title(), m.devices()));
         assert_eq!(titles("H100").unwrap(), ("h100".into(), 1));
         assert_eq!(titles("8*b200").unwrap(), ("8*b200".into(), 8));
@@ -202,13 +202,13 @@ mod tests {
 
     #[test]
     fn compilers_are_told_of_slices_and_gpus() {
-        let tables = Tables::built_in().unwrap();
+        let tables = ChipTables::built_in().unwrap();
         let ahead = |name: &str| Machine::compilable(name, &tables).unwrap().ahead(&tables).unwrap();
         assert_eq!((ahead("v4").topology.as_str(), ahead("v4").gpu), ("v4:1x1x1", None));
         let gpus = ahead("2*a100");
         assert_eq!((gpus.topology.as_str(), gpus.extents), ("2*a100", vec![1, 1, 2]));
         assert!(gpus.gpu.is_some_and(|text| text.contains("major: 8 minor: 0")));
-        let cpu = Cpu { flops: 1e9, bf16_flops: 1e9, tiers: Vec::new(), threads: 1, memory: 1e9 };
+        let cpu = CpuCeilings { flops: 1e9, bf16_flops: 1e9, tiers: Vec::new(), threads: 1, memory: 1e9 };
         assert!(Machine::Cpu(cpu).ahead(&tables).is_err());
     }
 }

@@ -1,12 +1,12 @@
 //! How much of a device's memory a program needs: arguments, and the values that live between its kernels.
 
-use crate::device_model::Device;
-use crate::kernel_list::{Kernel, Product, Role, Work};
-use crate::value_placement::Placement;
+use crate::device_model::DeviceModel;
+use crate::kernel_list::{ArgumentRole, KernelList, KernelWork, MatrixProduct};
+use crate::value_placement::ValuePlacement;
 
 /// Bytes by what they are for.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Memory {
+pub struct MemoryNeed {
     /// Weights.
     pub parameters: f64,
     /// The optimizer's arrays.
@@ -25,7 +25,7 @@ pub struct Memory {
     pub limit: f64,
 }
 
-impl Memory {
+impl MemoryNeed {
     /// All of it.
     pub fn total(&self) -> f64 {
         self.parameters
@@ -68,18 +68,18 @@ const KERNEL: f64 = 0.06e6;
 const SCRATCH: [f64; 2] = [0.05e6, 0.9e6];
 
 /// What a run needs.
-pub(crate) fn memory(work: &Work, device: &Device, placement: &Placement) -> Memory {
-    let of = |role: Role| -> f64 {
+pub(crate) fn memory(work: &KernelList, device: &DeviceModel, placement: &ValuePlacement) -> MemoryNeed {
+    let of = |role: ArgumentRole| -> f64 {
         work.arguments.iter().filter(|a| a.role == role).map(|a| device.bytes(&a.ty)).sum()
     };
     let scratch = match device.tile {
         Some(t) if t.on_chip > 0.0 => (work.kernels.len() as f64 * SCRATCH[0]).min(SCRATCH[1]),
         _ => 0.0,
     };
-    Memory {
-        parameters: of(Role::Trainable) + of(Role::Frozen),
-        optimizer: of(Role::Optimizer),
-        inputs: of(Role::Input),
+    MemoryNeed {
+        parameters: of(ArgumentRole::Trainable) + of(ArgumentRole::Frozen),
+        optimizer: of(ArgumentRole::Optimizer),
+        inputs: of(ArgumentRole::Input),
         results: fresh_results(work, device),
         activations: placement.activations,
         temporaries: placement.temporaries + scratch,
@@ -91,7 +91,7 @@ pub(crate) fn memory(work: &Work, device: &Device, placement: &Placement) -> Mem
 }
 
 /// Bytes of a kernel: loops over the blocks of a large product are unrolled, and so are the rounds of random bits.
-fn code(kernel: &Kernel) -> f64 {
+fn code(kernel: &KernelWork) -> f64 {
     let rounds = 0.3e6 + 2.2e6 * (kernel.draws / 524_288.0).min(1.0);
     match &kernel.product {
         Some(p) => 2.0 * KERNEL + unrolled(p),
@@ -100,14 +100,14 @@ fn code(kernel: &Kernel) -> f64 {
     }
 }
 
-fn unrolled(p: &Product) -> f64 {
+fn unrolled(p: &MatrixProduct) -> f64 {
     let by_size = 0.055e6 * (p.flops().log2() - 27.0).max(0.0);
     if p.convolution { 1.6 * by_size } else { by_size }
 }
 
 /// Weights, optimizer state and metrics are given back in place; a result finds an argument of its type.
-fn fresh_results(work: &Work, device: &Device) -> f64 {
-    let mut free: Vec<_> = match work.arguments.iter().any(|a| a.role == Role::Trainable) {
+fn fresh_results(work: &KernelList, device: &DeviceModel) -> f64 {
+    let mut free: Vec<_> = match work.arguments.iter().any(|a| a.role == ArgumentRole::Trainable) {
         true => work.arguments.iter().map(|a| &a.ty).collect(),
         // A program that is no training step gives its arguments away to nobody.
         false => Vec::new(),

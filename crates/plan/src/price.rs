@@ -1,6 +1,6 @@
 //! What a run costs: dollars an hour by chip and region, billed as the provider does.
 
-use crate::table::{Price, Tables};
+use crate::table::{ChipTables, Price};
 
 /// The bill of one run.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +23,7 @@ pub struct Bill {
 
 /// The bill for `chips` of a kind; `seconds` of the run where it is known. Without a region the chip's first one.
 pub fn bill(
-    tables: &Tables,
+    tables: &ChipTables,
     chip: &str,
     chips: usize,
     region: Option<&str>,
@@ -56,7 +56,7 @@ pub fn bill(
 }
 
 /// Regions with a price of a chip.
-pub fn regions<'a>(tables: &'a Tables, chip: &str) -> Vec<&'a str> {
+pub fn regions<'a>(tables: &'a ChipTables, chip: &str) -> Vec<&'a str> {
     tables.prices.iter().filter(|p| p.chip == chip).map(|p| p.region.as_str()).collect()
 }
 
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn runs_are_billed_by_the_second_and_old_prices_are_told() {
-        let t = Tables::built_in().unwrap();
+        let t = ChipTables::built_in().unwrap();
         let b = bill(&t, "v5e", 4, None, Some(180.4), "2026-11-22").unwrap();
         assert!((b.per_hour - 4.8).abs() < 1e-9 && !b.old);
         assert!((b.run.unwrap() - 4.8 * 181.0 / 3600.0).abs() < 1e-9);
@@ -99,7 +99,7 @@ mod tests {
     /// What the tutorials print: v2-8 in three parts of the world, on demand and preemptible.
     #[test]
     fn prices_of_v2_are_those_that_the_tutorials_print() {
-        let t = Tables::built_in().unwrap();
+        let t = ChipTables::built_in().unwrap();
         for (region, on_demand, spot) in [
             ("us-central1", 4.5, 1.35),
             ("europe-west4", 4.95, 1.485),
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn pods_and_hosts_have_prices_of_their_own() {
-        let t = Tables::built_in().unwrap();
+        let t = ChipTables::built_in().unwrap();
         let v2 = bill(&t, "v2", 256, None, None, "2026-11-25").unwrap();
         assert_eq!((v2.per_hour, v2.spot_per_hour), (384.0, Some(115.2)));
         assert_eq!(bill(&t, "v3", 16, Some("europe-west4"), None, "2026-11-25").unwrap().per_hour, 32.0);

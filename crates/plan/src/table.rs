@@ -3,7 +3,7 @@
 //!
 //! Nothing here reads files or knows graphs, so that naming a slice costs a caller nothing else.
 
-use crate::cloud_names::Cloud;
+use crate::cloud_names::CloudNames;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result};
@@ -17,13 +17,13 @@ const BUILT_IN: [(&str, &str); 3] =
 
 /// All tables.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tables {
+pub struct ChipTables {
     /// TPU generations, oldest first.
     pub tpus: Vec<Tpu>,
     /// GPUs, oldest first.
     pub gpus: Vec<Gpu>,
     /// Chips that nothing is planned for: before the others, or beside them.
-    pub history: Vec<Past>,
+    pub history: Vec<HistoricChip>,
     /// Prices of TPU chips and GPUs.
     pub prices: Vec<Price>,
     /// Where the figures are from.
@@ -109,7 +109,7 @@ pub struct Tpu {
     pub usual: Vec<String>,
     /// Names of its machines in Google's clouds, where they have it.
     #[serde(default)]
-    pub cloud: Option<Cloud>,
+    pub cloud: Option<CloudNames>,
     /// When it came into use.
     #[serde(default)]
     pub year: Option<u32>,
@@ -118,15 +118,15 @@ pub struct Tpu {
     pub source: String,
     /// What the well-known tutorials print of it.
     #[serde(default)]
-    pub printed: Vec<Printed>,
+    pub printed: Vec<PrintedFigure>,
     /// Constants of the analytic model.
-    pub fit: Fit,
+    pub fit: FittedConstants,
 }
 
 /// A figure that the well-known tutorials print, and what it is compared with here.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Printed {
+pub struct PrintedFigure {
     /// `peak of a board of 4 chips`.
     pub what: String,
     /// As printed.
@@ -152,7 +152,7 @@ fn one() -> usize {
 /// A chip for which nothing is planned, with the same figures as the others.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Past {
+pub struct HistoricChip {
     /// `v1`.
     pub name: String,
     /// The product.
@@ -178,13 +178,13 @@ pub struct Past {
     pub source: String,
     /// What the well-known tutorials print of it.
     #[serde(default)]
-    pub printed: Vec<Printed>,
+    pub printed: Vec<PrintedFigure>,
 }
 
 /// Constants of the analytic model that no specification holds: fitted to the cycles that libtpu's compiler estimates.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fit {
+pub struct FittedConstants {
     /// Cycles of a kernel with a product beside its work.
     pub product_cycles: f64,
     /// The same where all its arrays lie in memory on the chip.
@@ -239,7 +239,7 @@ pub struct Gpu {
     pub source: String,
     /// What the well-known tutorials print of it.
     #[serde(default)]
-    pub printed: Vec<Printed>,
+    pub printed: Vec<PrintedFigure>,
     /// What a compiler is told of it; a GPU that a user adds has none unless it is written down.
     #[serde(default)]
     pub target: Option<GpuTarget>,
@@ -315,10 +315,10 @@ fn second() -> f64 {
     1.0
 }
 
-impl Tables {
+impl ChipTables {
     /// The tables inside the program.
-    pub fn built_in() -> Result<Tables> {
-        Tables::from_texts(&BUILT_IN)
+    pub fn built_in() -> Result<ChipTables> {
+        ChipTables::from_texts(&BUILT_IN)
     }
 
     /// The tables inside the program with a user's TOML over them: entries of a name that exists replace fields of it,
@@ -330,11 +330,11 @@ impl Tables {
     /// let tables = Tables::with(mine, "mine.toml").unwrap();
     /// assert_eq!(tables.tpu("v5e").unwrap().hbm_gb_per_s, 800.0);
     /// ```
-    pub fn with(text: &str, origin: &str) -> Result<Tables> {
-        Tables::from_texts(&[&BUILT_IN[..], &[(text, origin)][..]].concat())
+    pub fn with(text: &str, origin: &str) -> Result<ChipTables> {
+        ChipTables::from_texts(&[&BUILT_IN[..], &[(text, origin)][..]].concat())
     }
 
-    fn from_texts(texts: &[(&str, &str)]) -> Result<Tables> {
+    fn from_texts(texts: &[(&str, &str)]) -> Result<ChipTables> {
         let mut sources: Vec<String> = Vec::new();
         let (mut chips, mut gpus, mut prices, mut history) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (text, origin) in texts {
@@ -357,7 +357,7 @@ impl Tables {
             lay_over(&mut prices, priced, &["chip", "region"]);
         }
         let origin = texts.last().map_or("", |t| t.1);
-        Ok(Tables {
+        Ok(ChipTables {
             tpus: typed(chips, origin)?,
             gpus: typed(gpus, origin)?,
             history: typed(history, origin)?,
@@ -390,10 +390,10 @@ fn wrong(e: &toml::de::Error, origin: &str) -> Error {
         .hint("docs/guide/plan.md has the fields")
 }
 
-type Entries = Vec<toml::Table>;
+type TableFile = Vec<toml::Table>;
 
 /// Takes the list of tables `key` out of a table.
-fn entries(whole: &mut toml::Table, key: &str, origin: &str) -> Result<Entries> {
+fn entries(whole: &mut toml::Table, key: &str, origin: &str) -> Result<TableFile> {
     whole.remove(key).map_or(Ok(Vec::new()), toml::Value::try_into).map_err(|_| {
         Error::new(ErrorKind::Config, format!("`{key}` is not a list of tables"))
             .at(origin)
@@ -402,7 +402,7 @@ fn entries(whole: &mut toml::Table, key: &str, origin: &str) -> Result<Entries> 
 }
 
 /// Fields of an entry with equal `keys` are replaced; an entry without an equal is added.
-fn lay_over(below: &mut Entries, above: Entries, keys: &[&str]) {
+fn lay_over(below: &mut TableFile, above: TableFile, keys: &[&str]) {
     for entry in above {
         match below.iter_mut().find(|b| keys.iter().all(|k| b.get(*k) == entry.get(*k))) {
             Some(found) => found.extend(entry),
@@ -412,7 +412,7 @@ fn lay_over(below: &mut Entries, above: Entries, keys: &[&str]) {
 }
 
 /// A price on demand stands for itself: what the entry below said of hosts, pods and spot goes with that entry's price.
-fn replace_price(below: &mut Entries, entry: &toml::Table) {
+fn replace_price(below: &mut TableFile, entry: &toml::Table) {
     const OWN: [&str; 6] = ["spot", "pod", "pod_spot", "host", "host_spot", "node_vm"];
     let same = |b: &&mut toml::Table| ["chip", "region"].iter().all(|k| b.get(*k) == entry.get(*k));
     if let (true, Some(old)) = (entry.contains_key("on_demand"), below.iter_mut().find(same)) {
@@ -420,7 +420,7 @@ fn replace_price(below: &mut Entries, entry: &toml::Table) {
     }
 }
 
-fn typed<T: for<'a> Deserialize<'a>>(entries: Entries, origin: &str) -> Result<Vec<T>> {
+fn typed<T: for<'a> Deserialize<'a>>(entries: TableFile, origin: &str) -> Result<Vec<T>> {
     entries.into_iter().map(|e| toml::Value::Table(e).try_into().map_err(|e| wrong(&e, origin))).collect()
 }
 
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn peaks_follow_from_clock_and_multiply_adds() {
-        for t in &Tables::built_in().unwrap().tpus {
+        for t in &ChipTables::built_in().unwrap().tpus {
             let peak = 2.0 * t.macs * t.cores as f64 * t.clock_mhz * 1e6 / 1e12;
             assert!((peak / t.peak_tflops["bf16"] - 1.0).abs() < 0.005, "{}: {peak}", t.name);
         }
@@ -440,10 +440,10 @@ mod tests {
     fn a_users_file_replaces_fields_and_adds_entries() {
         let mine =
             "[[price]]\nchip = 'v5e'\nregion = 'us'\non_demand = 9.0\ndate = '2026-11-01'\nsource = 'me'\n";
-        let t = Tables::with(mine, "mine.toml").unwrap();
+        let t = ChipTables::with(mine, "mine.toml").unwrap();
         let found: Vec<&Price> = t.prices.iter().filter(|p| p.chip == "v5e" && p.region == "us").collect();
         assert_eq!((found.len(), found[0].on_demand), (1, 9.0));
-        let e = Tables::with("[[chip]]\nname = 'v5e'\nhbm = 3\n", "mine.toml").unwrap_err().to_string();
+        let e = ChipTables::with("[[chip]]\nname = 'v5e'\nhbm = 3\n", "mine.toml").unwrap_err().to_string();
         assert!(e.contains("mine.toml") && e.contains("hbm"), "{e}");
     }
 
@@ -451,14 +451,15 @@ mod tests {
     #[test]
     fn prices_may_stand_in_a_chips_row() {
         let price = "region = 'us'\non_demand = 9.0\ndate = '2026-11-01'\nsource = 'me'\n";
-        let inside = Tables::with(&format!("[[chip]]\nname = 'v5e'\n[[chip.price]]\n{price}"), "mine.toml");
-        let apart = Tables::with(&format!("[[price]]\nchip = 'v5e'\n{price}"), "mine.toml");
+        let inside =
+            ChipTables::with(&format!("[[chip]]\nname = 'v5e'\n[[chip.price]]\n{price}"), "mine.toml");
+        let apart = ChipTables::with(&format!("[[price]]\nchip = 'v5e'\n{price}"), "mine.toml");
         assert_eq!(inside.unwrap(), apart.unwrap());
     }
 
     #[test]
     fn every_usual_machine_is_one() {
-        let t = Tables::built_in().unwrap();
+        let t = ChipTables::built_in().unwrap();
         for name in t.usual() {
             let machine = crate::Machine::of(name, &t).unwrap();
             let chips = t.tpus.iter().map(|c| (&c.name, &c.usual));
@@ -472,14 +473,14 @@ mod tests {
     #[test]
     fn a_price_of_ones_own_takes_nothing_from_the_one_it_replaces() {
         let mine = "[[price]]\nchip = 'v2'\nregion = 'us-central1'\non_demand = 1.0\ndate = '2026-11-01'\nsource = 'me'\n";
-        let t = Tables::with(mine, "mine.toml").unwrap();
+        let t = ChipTables::with(mine, "mine.toml").unwrap();
         let p = t.prices.iter().find(|p| p.chip == "v2" && p.region == "us-central1").unwrap();
         assert_eq!((p.on_demand, p.spot, p.pod, p.node_vm), (1.0, None, None, None));
     }
 
     #[test]
     fn every_figure_has_a_source_that_others_can_read() {
-        let t = Tables::built_in().unwrap();
+        let t = ChipTables::built_in().unwrap();
         let texts = [TPU, GPU, HISTORY].concat().to_lowercase();
         assert!(!texts.contains("from memory") && !texts.contains("written down"), "memory is no source");
         let chips = t.tpus.iter().map(|c| (&c.name, &c.source));

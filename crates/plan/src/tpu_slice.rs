@@ -1,12 +1,12 @@
 //! User-facing names of TPU slices and what they are: chips, hosts, topology, rings.
 
-use crate::table::{Tables, Tpu};
+use crate::table::{ChipTables, Tpu};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_runtime::AheadSlice;
+use systole_runtime::AotTopology;
 
 /// A TPU slice (or several equal ones over the data-centre network).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Slice {
+pub struct TpuSlice {
     /// As the cloud calls it: `v5litepod-16`; a topology that has no such name stays as it was written.
     pub name: String,
     /// The generation: `v5e`.
@@ -25,7 +25,7 @@ pub struct Slice {
     pub slices: usize,
 }
 
-impl Slice {
+impl TpuSlice {
     /// The slice of a name: `v2-8`, `v5litepod-16`, `v5e-16`, `v5p-64`, `tpu7x-2x2x1`, a topology `v5e:4x4`; with
     /// `2*` before it two of them.
     ///
@@ -38,7 +38,7 @@ impl Slice {
     /// let e = Slice::of("v5p-7", &tables).unwrap_err().to_string();
     /// assert!(e.contains("v5p-8"));
     /// ```
-    pub fn of(name: &str, tables: &Tables) -> Result<Slice> {
+    pub fn of(name: &str, tables: &ChipTables) -> Result<TpuSlice> {
         let name = name.trim();
         if let Some((n, rest)) = name.split_once('*') {
             let slices = n.trim().parse::<usize>().ok().filter(|n| (1..=1024).contains(n));
@@ -46,7 +46,7 @@ impl Slice {
                 let e = Error::new(ErrorKind::Config, format!("`{n}` is no number of slices")).at(name);
                 e.hint("write 2*v5e-16 for two slices")
             })?;
-            return Ok(Slice { slices, ..Slice::of(rest, tables)? });
+            return Ok(TpuSlice { slices, ..TpuSlice::of(rest, tables)? });
         }
         let lower = name.to_lowercase();
         let (family, size) = lower.split_once([':', '-']).ok_or_else(|| unknown(name, tables))?;
@@ -59,10 +59,10 @@ impl Slice {
             None => None,
         };
         let topology = topology.ok_or_else(|| unknown(name, tables))?;
-        Ok(Slice::shaped(tpu, topology))
+        Ok(TpuSlice::shaped(tpu, topology))
     }
 
-    /// As [`Slice::of`], and besides any chips along the axes that a compiler may know though no cloud sells them:
+    /// As [`TpuSlice::of`], and besides any chips along the axes that a compiler may know though no cloud sells them:
     /// `v2:1x1`; a generation alone is one chip.
     ///
     /// ```
@@ -72,16 +72,16 @@ impl Slice {
     /// assert_eq!(Slice::compilable("v4:2x1", &tables).unwrap().name, "v4:2x1x1");
     /// assert!(Slice::compilable("v4:64x1", &tables).is_err());
     /// ```
-    pub fn compilable(name: &str, tables: &Tables) -> Result<Slice> {
+    pub fn compilable(name: &str, tables: &ChipTables) -> Result<TpuSlice> {
         let lower = name.trim().to_lowercase();
         let (family, size) = lower.split_once(':').unwrap_or((&lower, "1"));
-        let unsold = tables.tpu(family).and_then(|tpu| Some(Slice::shaped(tpu, small_enough(tpu, size)?)));
-        Slice::of(name, tables).or_else(|refused| unsold.ok_or(refused))
+        let unsold = tables.tpu(family).and_then(|tpu| Some(TpuSlice::shaped(tpu, small_enough(tpu, size)?)));
+        TpuSlice::of(name, tables).or_else(|refused| unsold.ok_or(refused))
     }
 
-    fn shaped(tpu: &Tpu, topology: Vec<usize>) -> Slice {
+    fn shaped(tpu: &Tpu, topology: Vec<usize>) -> TpuSlice {
         let chips = topology.iter().product();
-        Slice {
+        TpuSlice {
             name: cloud_name(tpu, &topology).unwrap_or_else(|| format!("{}:{}", tpu.name, joined(&topology))),
             generation: tpu.name.clone(),
             wrap: topology.iter().map(|&d| d % tpu.wrap_axis == 0).collect(),
@@ -94,10 +94,10 @@ impl Slice {
     }
 
     /// Every slice that has a name, by generation and size.
-    pub fn all(tables: &Tables) -> Vec<Slice> {
+    pub fn all(tables: &ChipTables) -> Vec<TpuSlice> {
         let of = |t: &Tpu| {
-            let mut found: Vec<Slice> =
-                t.slices.values().filter_map(|s| Some(Slice::shaped(t, dims(s)?))).collect();
+            let mut found: Vec<TpuSlice> =
+                t.slices.values().filter_map(|s| Some(TpuSlice::shaped(t, dims(s)?))).collect();
             found.sort_by_key(|s| s.chips);
             found
         };
@@ -105,14 +105,14 @@ impl Slice {
     }
 
     /// The topology as libtpu takes it: `v5e:4x4`.
-    pub fn libtpu(&self, tables: &Tables) -> String {
+    pub fn libtpu(&self, tables: &ChipTables) -> String {
         let tpu = tables.tpu(&self.generation);
         format!("{}:{}", tpu.map_or(self.generation.as_str(), |t| &t.libtpu), joined(&self.topology))
     }
 
     /// What a compiler is told of it.
-    pub fn ahead(&self, tables: &Tables) -> AheadSlice {
-        AheadSlice {
+    pub fn ahead(&self, tables: &ChipTables) -> AotTopology {
+        AotTopology {
             topology: self.libtpu(tables),
             extents: self.topology.clone(),
             rings: self.wrap.clone(),
@@ -200,11 +200,11 @@ fn small_enough(tpu: &Tpu, size: &str) -> Option<Vec<usize>> {
     (fits && found.iter().product::<usize>() <= tpu.max_chips).then_some(found)
 }
 
-fn unknown(name: &str, tables: &Tables) -> Error {
-    let all = Slice::all(tables);
-    let mut near: Vec<&Slice> = all.iter().collect();
+fn unknown(name: &str, tables: &ChipTables) -> Error {
+    let all = TpuSlice::all(tables);
+    let mut near: Vec<&TpuSlice> = all.iter().collect();
     near.sort_by_key(|s| distance(name, s, tables));
-    let told = |s: &&Slice| match s.libtpu(tables) {
+    let told = |s: &&TpuSlice| match s.libtpu(tables) {
         topology if topology == s.name => topology,
         topology => format!("{} ({topology})", s.name),
     };
@@ -224,7 +224,7 @@ fn unknown(name: &str, tables: &Tables) -> Error {
 }
 
 /// Another generation is farther than any other size; then by how the sizes differ.
-fn distance(name: &str, s: &Slice, tables: &Tables) -> (usize, usize) {
+fn distance(name: &str, s: &TpuSlice, tables: &ChipTables) -> (usize, usize) {
     let lower = name.to_lowercase();
     let (family, size) = lower.split_once([':', '-']).unwrap_or((&lower, ""));
     let generation = tables.tpu(family).map_or_else(|| closest_family(family, tables), |t| t.name.clone());
@@ -240,7 +240,7 @@ fn distance(name: &str, s: &Slice, tables: &Tables) -> (usize, usize) {
 }
 
 /// The generation with the longest common beginning.
-fn closest_family(family: &str, tables: &Tables) -> String {
+fn closest_family(family: &str, tables: &ChipTables) -> String {
     let common = |t: &&Tpu| family.bytes().zip(t.name.bytes()).take_while(|(a, b)| a == b).count();
     tables.tpus.iter().max_by_key(common).map_or_else(String::new, |t| t.name.clone())
 }
@@ -249,14 +249,14 @@ fn closest_family(family: &str, tables: &Tables) -> String {
 mod tests {
     use super::*;
 
-    fn of(name: &str) -> Slice {
-        Slice::of(name, &Tables::built_in().unwrap()).unwrap()
+    fn of(name: &str) -> TpuSlice {
+        TpuSlice::of(name, &ChipTables::built_in().unwrap()).unwrap()
     }
 
     #[test]
     fn names_count_cores_or_chips() {
-        let tables = Tables::built_in().unwrap();
-        for s in Slice::all(&tables) {
+        let tables = ChipTables::built_in().unwrap();
+        for s in TpuSlice::all(&tables) {
             let t = tables.tpu(&s.generation).unwrap();
             let Some((_, n)) = s.name.split_once('-') else { panic!("{}", s.name) };
             match t.names_count.as_str() {
@@ -265,7 +265,7 @@ mod tests {
                 _ => assert_eq!(dims(n).unwrap(), s.topology),
             }
             assert!(s.chips <= t.max_chips, "{}", s.name);
-            assert_eq!(Slice::of(&s.name, &tables).unwrap(), s);
+            assert_eq!(TpuSlice::of(&s.name, &tables).unwrap(), s);
         }
     }
 
@@ -289,13 +289,13 @@ mod tests {
         assert_eq!(of("tpu7x-12x12x12").name, "tpu7x-12x12x12");
         // A box that is not the usual one of its size has no number.
         assert_eq!(of("v4:4x4x192").name, "v4:4x4x192");
-        let tables = Tables::built_in().unwrap();
+        let tables = ChipTables::built_in().unwrap();
         for name in ["v4-6145", "v4-6080", "v4-8320", "v4-0", "v3-6144", "v5e-512", "v4-99999999999999999999"]
         {
-            assert!(Slice::of(name, &tables).is_err(), "{name}");
+            assert!(TpuSlice::of(name, &tables).is_err(), "{name}");
         }
         // Names in the table are those of this rule.
-        for s in Slice::all(&tables).iter().filter(|s| s.chips % 64 == 0 && s.topology.len() == 3) {
+        for s in TpuSlice::all(&tables).iter().filter(|s| s.chips % 64 == 0 && s.topology.len() == 3) {
             assert_eq!(compact(s.chips).unwrap(), s.topology, "{}", s.name);
         }
     }
@@ -311,8 +311,8 @@ mod tests {
 
     #[test]
     fn names_that_do_not_exist_are_refused_with_the_nearest() {
-        let tables = Tables::built_in().unwrap();
-        let told = |name: &str| Slice::of(name, &tables).unwrap_err().to_string();
+        let tables = ChipTables::built_in().unwrap();
+        let told = |name: &str| TpuSlice::of(name, &tables).unwrap_err().to_string();
         assert!(told("v3-16").contains("v3-8") || told("v3-16").contains("v3-32"), "{}", told("v3-16"));
         assert!(told("v5e-10").contains("v5litepod-8"), "{}", told("v5e-10"));
         let units = "v2, v3, v4 and v5p count TensorCores, v5e and v6e chips; tpu7x takes a topology";

@@ -1,12 +1,12 @@
 //! What devices exchange in one run of a compiled program: its collectives, counted.
 
-use crate::hlo_module::{Computation, Instruction, Module};
+use crate::hlo_module::{HloComputation, HloInstruction, OptimizedHlo};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use systole_ir::Result;
 
 /// Collectives of one kind.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Traffic {
+pub struct CollectiveTraffic {
     /// HLO's name: `all-reduce`, `all-gather`, `reduce-scatter`, …
     pub op: String,
     /// How many run in one run of the program, those in loops once for each trip.
@@ -19,25 +19,29 @@ const COLLECTIVES: [&str; 6] =
     ["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "send"];
 
 /// The collectives of a serialized `HloModuleProtoWithConfig`, by name.
-pub fn traffic(hlo: &[u8]) -> Result<Vec<Traffic>> {
-    let module = Module::read(hlo)?;
-    let mut counted = Counted { module: &module, seen: HashSet::new(), found: BTreeMap::new() };
+pub fn traffic(hlo: &[u8]) -> Result<Vec<CollectiveTraffic>> {
+    let module = OptimizedHlo::read(hlo)?;
+    let mut counted = CollectiveCount { module: &module, seen: HashSet::new(), found: BTreeMap::new() };
     if let Some(entry) = module.computations.get(&module.entry) {
         counted.add(entry, 1.0);
     }
-    let list = counted.found.into_iter().map(|(op, (count, bytes))| Traffic { op: op.into(), count, bytes });
+    let list = counted.found.into_iter().map(|(op, (count, bytes))| CollectiveTraffic {
+        op: op.into(),
+        count,
+        bytes,
+    });
     Ok(list.collect())
 }
 
-struct Counted<'a> {
-    module: &'a Module,
+struct CollectiveCount<'a> {
+    module: &'a OptimizedHlo,
     seen: HashSet<(&'static str, u64)>,
     found: BTreeMap<&'static str, (usize, f64)>,
 }
 
-impl Counted<'_> {
-    fn add(&mut self, c: &Computation, trips: f64) {
-        let known: HashMap<u64, &Instruction> = c.instructions.iter().map(|i| (i.id, i)).collect();
+impl CollectiveCount<'_> {
+    fn add(&mut self, c: &HloComputation, trips: f64) {
+        let known: HashMap<u64, &HloInstruction> = c.instructions.iter().map(|i| (i.id, i)).collect();
         for i in &c.instructions {
             let trips = if i.opcode == "while" { trips * self.module.trips(i) } else { trips };
             let Some(op) = collective(c, i) else {
@@ -58,7 +62,7 @@ impl Counted<'_> {
 }
 
 /// The collective that an instruction begins. `…-done` ends what `…-start` began.
-fn collective(c: &Computation, i: &Instruction) -> Option<&'static str> {
+fn collective(c: &HloComputation, i: &HloInstruction) -> Option<&'static str> {
     let name = i.opcode.strip_suffix("-start").unwrap_or(&i.opcode);
     let op = COLLECTIVES.into_iter().find(|op| *op == name)?;
     // The compiler's own form: a sum and, in the same computation, the slice that is taken of it.

@@ -2,26 +2,27 @@
 //! given away. Where it leaves a result open, the way of the arguments is followed through the program (Shardy's
 //! propagation, as far as it is needed to name a result's axes).
 
-use crate::call::Failure;
+use crate::call::CallError;
 use std::collections::HashMap;
-use systole_mlir::device_sharding::Tiles;
+use systole_mlir::device_sharding::DeviceSharding;
 use systole_mlir::syntax::{
-    Attribute, Attributes, Elements, Function, Module, OPEN, Operation, Region, Type, Value, closed,
+    Attribute, ElementData, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType, NamedAttributes,
+    OPEN, Operation, closed,
 };
 
 /// Calls deeper than this are not followed.
 const MOST_CALLS: usize = 16;
 
 /// The axes that split each dimension; empty: none known.
-type Axes = Vec<Vec<String>>;
+type DimAxes = Vec<Vec<String>>;
 
 /// What the module says of its devices.
 #[derive(Debug)]
-pub(crate) struct Annotations {
+pub(crate) struct ShardingAnnotations {
     /// How each argument lies on the devices.
-    pub(crate) arguments: Vec<Tiles>,
+    pub(crate) arguments: Vec<DeviceSharding>,
     /// How each result does, where it is said or found out.
-    pub(crate) results: Vec<Tiles>,
+    pub(crate) results: Vec<DeviceSharding>,
     /// Arguments that callers give away.
     pub(crate) donated: Vec<bool>,
     /// What is said of the layout of each argument, and of each result; empty: nothing.
@@ -29,37 +30,42 @@ pub(crate) struct Annotations {
     pub(crate) result_layouts: Vec<String>,
 }
 
-fn find<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a Attribute> {
+fn find<'a>(attributes: &'a NamedAttributes, name: &str) -> Option<&'a Attribute> {
     attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value)
 }
 
 /// The function that is run.
-fn main_of(module: &Module) -> Option<usize> {
+fn main_of(module: &MlirModule) -> Option<usize> {
     let named = module.functions.iter().position(|f| f.name == "main");
     named.or_else(|| module.functions.iter().position(|f| !f.is_private))
 }
 
 /// Reads the annotations of a program for `devices`, and takes those of its face away: the rest is for one device, or
 /// for all together. `chooses`: for each result whether it may lie as the program leads to.
-pub(crate) fn take(module: &mut Module, devices: usize, chooses: &[bool]) -> Result<Annotations, Failure> {
-    let missing = || Failure::invalid("the module has no function to run");
+pub(crate) fn take(
+    module: &mut MlirModule,
+    devices: usize,
+    chooses: &[bool],
+) -> Result<ShardingAnnotations, CallError> {
+    let missing = || CallError::invalid("the module has no function to run");
     let at = main_of(module).ok_or_else(missing)?;
     let main = module.functions.get(at).ok_or_else(missing)?;
-    let rank = |ty: Option<&Type>| match ty {
-        Some(Type::Tensor(t)) => t.dims.len(),
+    let rank = |ty: Option<&MlirType>| match ty {
+        Some(MlirType::Tensor(t)) => t.dims.len(),
         // An array of no elements.
-        Some(Type::Token) => 1,
+        Some(MlirType::Token) => 1,
         _ => 0,
     };
     let mut arguments = Vec::new();
     for (value, attributes) in main.body.arguments.iter().zip(&main.parameters) {
         let told = tiles(module, attributes, rank(main.values.get(*value)), devices)?;
-        arguments.push(told.unwrap_or_else(|| Tiles::replicated(rank(main.values.get(*value)), devices)));
+        arguments
+            .push(told.unwrap_or_else(|| DeviceSharding::replicated(rank(main.values.get(*value)), devices)));
     }
     let mut results = Vec::new();
-    let mut led: Option<Vec<Axes>> = None;
+    let mut led: Option<Vec<DimAxes>> = None;
     for (i, (ty, attributes)) in main.results.iter().enumerate() {
-        let whole = Tiles::replicated(rank(Some(ty)), devices);
+        let whole = DeviceSharding::replicated(rank(Some(ty)), devices);
         let told = tiles(module, attributes, rank(Some(ty)), devices)?;
         let may = devices > 1 && chooses.get(i).or(chooses.last()).copied().unwrap_or(true);
         let found = match may && is_open(attributes) {
@@ -69,8 +75,8 @@ pub(crate) fn take(module: &mut Module, devices: usize, chooses: &[bool]) -> Res
             }
             false => told,
         };
-        let fits = |t: &Tiles| match ty {
-            Type::Tensor(ty) => {
+        let fits = |t: &DeviceSharding| match ty {
+            MlirType::Tensor(ty) => {
                 let dims: Vec<usize> = ty.dims.iter().map(|d| d.unwrap_or(1) as usize).collect();
                 t.local(&dims).is_ok()
             }
@@ -79,43 +85,43 @@ pub(crate) fn take(module: &mut Module, devices: usize, chooses: &[bool]) -> Res
         results.push(found.filter(fits).unwrap_or(whole));
     }
     let donated = main.parameters.iter().map(gives).collect();
-    let layout = |attributes: &Attributes| match find(attributes, "mhlo.layout_mode") {
+    let layout = |attributes: &NamedAttributes| match find(attributes, "mhlo.layout_mode") {
         Some(Attribute::String(mode)) => mode.clone(),
         _ => String::new(),
     };
     let argument_layouts = main.parameters.iter().map(layout).collect();
     let result_layouts = main.results.iter().map(|(_, attributes)| layout(attributes)).collect();
     if let Some(main) = module.functions.get_mut(at) {
-        let own = |attributes: &mut Attributes| attributes.retain(|(name, _)| name != "sdy.sharding");
+        let own = |attributes: &mut NamedAttributes| attributes.retain(|(name, _)| name != "sdy.sharding");
         main.parameters.iter_mut().for_each(own);
         main.results.iter_mut().for_each(|(_, attributes)| own(attributes));
     }
-    Ok(Annotations { arguments, results, donated, argument_layouts, result_layouts })
+    Ok(ShardingAnnotations { arguments, results, donated, argument_layouts, result_layouts })
 }
 
-fn gives(attributes: &Attributes) -> bool {
+fn gives(attributes: &NamedAttributes) -> bool {
     find(attributes, "tf.aliasing_output").is_some()
         || matches!(find(attributes, "jax.buffer_donor"), Some(Attribute::Bool(true) | Attribute::Unit))
 }
 
 /// How an argument or a result lies, where that is said.
 fn tiles(
-    module: &Module,
-    attributes: &Attributes,
+    module: &MlirModule,
+    attributes: &NamedAttributes,
     rank: usize,
     devices: usize,
-) -> Result<Option<Tiles>, Failure> {
+) -> Result<Option<DeviceSharding>, CallError> {
     if let Some((mesh, dims, unreduced)) = find(attributes, "sdy.sharding").and_then(said) {
         return of_axes(module, mesh, &closed(dims), &unreduced, rank, devices).map(Some);
     }
     match find(attributes, "mhlo.sharding") {
-        Some(Attribute::String(text)) => Ok(Some(Tiles::of_text(text, rank, devices)?)),
+        Some(Attribute::String(text)) => Ok(Some(DeviceSharding::of_text(text, rank, devices)?)),
         _ => Ok(None),
     }
 }
 
 /// Mesh, axes and axes along which devices have terms of a sum.
-fn said(sharding: &Attribute) -> Option<(&str, &Axes, Vec<String>)> {
+fn said(sharding: &Attribute) -> Option<(&str, &DimAxes, Vec<String>)> {
     match sharding {
         Attribute::Sharding(mesh, dims) => Some((mesh, dims, Vec::new())),
         Attribute::Struct(_, fields) => {
@@ -132,25 +138,27 @@ fn said(sharding: &Attribute) -> Option<(&str, &Axes, Vec<String>)> {
 }
 
 fn of_axes(
-    module: &Module,
+    module: &MlirModule,
     mesh: &str,
     dims: &[Vec<String>],
     unreduced: &[String],
     rank: usize,
     devices: usize,
-) -> Result<Tiles, Failure> {
+) -> Result<DeviceSharding, CallError> {
     let axes = module.meshes.iter().find(|(name, _)| name == mesh).map(|(_, axes)| axes.as_slice());
     let none = dims.iter().all(Vec::is_empty) && unreduced.is_empty();
     let whole = devices == 1 || dims.len() != rank || none;
     match axes {
-        Some(axes) if !whole && !axes.is_empty() => Ok(Tiles::of_axes(dims, unreduced, axes, devices)?),
-        _ => Ok(Tiles::replicated(rank, devices)),
+        Some(axes) if !whole && !axes.is_empty() => {
+            Ok(DeviceSharding::of_axes(dims, unreduced, axes, devices)?)
+        }
+        _ => Ok(DeviceSharding::replicated(rank, devices)),
     }
 }
 
 /// How the results lie when ops keep what they are given.
-fn lead(module: &Module, main: &Function) -> Vec<Axes> {
-    let mut walk = Walk { module, depth: 0 };
+fn lead(module: &MlirModule, main: &MlirFunction) -> Vec<DimAxes> {
+    let mut walk = AnnotationWalk { module, depth: 0 };
     let given = main.parameters.iter().map(|attributes| {
         let told = find(attributes, "sdy.sharding").and_then(said);
         told.map(|(_, dims, _)| closed(dims)).unwrap_or_default()
@@ -159,7 +167,7 @@ fn lead(module: &Module, main: &Function) -> Vec<Axes> {
 }
 
 /// What is said, and along dimensions that are left open as `own` lies.
-fn constrained(dims: &Axes, own: Option<&Axes>) -> Axes {
+fn constrained(dims: &DimAxes, own: Option<&DimAxes>) -> DimAxes {
     let mut axes = closed(dims);
     for (d, said) in dims.iter().enumerate() {
         if said.iter().any(|axis| axis == OPEN) {
@@ -171,12 +179,12 @@ fn constrained(dims: &Axes, own: Option<&Axes>) -> Axes {
 
 /// A result as it is said and led to; `None` where there is nothing to say.
 fn followed(
-    module: &Module,
-    attributes: &Attributes,
+    module: &MlirModule,
+    attributes: &NamedAttributes,
     rank: usize,
     devices: usize,
-    led: Option<&Axes>,
-) -> Option<Tiles> {
+    led: Option<&DimAxes>,
+) -> Option<DeviceSharding> {
     let open = vec![vec![OPEN.to_owned()]; rank];
     let (axes, unreduced) = match find(attributes, "sdy.sharding").and_then(said) {
         Some((_, dims, unreduced)) => (constrained(dims, led), unreduced),
@@ -186,30 +194,36 @@ fn followed(
         return None;
     }
     // Axes of the same name are the same in all meshes of a module.
-    module.meshes.iter().find_map(|(_, mesh)| Tiles::of_axes(&axes, &unreduced, mesh, devices).ok())
+    module.meshes.iter().find_map(|(_, mesh)| DeviceSharding::of_axes(&axes, &unreduced, mesh, devices).ok())
 }
 
 /// Whether a result may lie as the program leads to, along some dimension.
-fn is_open(attributes: &Attributes) -> bool {
+fn is_open(attributes: &NamedAttributes) -> bool {
     match find(attributes, "sdy.sharding").and_then(said) {
         Some((_, dims, _)) => dims.iter().flatten().any(|axis| axis == OPEN),
         None => find(attributes, "mhlo.sharding").is_none(),
     }
 }
 
-struct Walk<'m> {
-    module: &'m Module,
+struct AnnotationWalk<'m> {
+    module: &'m MlirModule,
     depth: usize,
 }
 
-impl Walk<'_> {
+impl AnnotationWalk<'_> {
     /// The axes of a function's results.
-    fn function(&mut self, f: &Function, given: Vec<Axes>) -> Vec<Axes> {
-        let mut known: HashMap<Value, Axes> = f.body.arguments.iter().copied().zip(given).collect();
+    fn function(&mut self, f: &MlirFunction, given: Vec<DimAxes>) -> Vec<DimAxes> {
+        let mut known: HashMap<FunctionValue, DimAxes> =
+            f.body.arguments.iter().copied().zip(given).collect();
         self.body(f, &f.body, &mut known)
     }
 
-    fn body(&mut self, f: &Function, region: &Region, known: &mut HashMap<Value, Axes>) -> Vec<Axes> {
+    fn body(
+        &mut self,
+        f: &MlirFunction,
+        region: &MlirRegion,
+        known: &mut HashMap<FunctionValue, DimAxes>,
+    ) -> Vec<DimAxes> {
         let Some((last, ops)) = region.operations.split_last() else { return Vec::new() };
         for op in ops {
             let results = self.operation(f, op, known);
@@ -223,7 +237,12 @@ impl Walk<'_> {
     }
 
     /// Of what devices compute by themselves: as it says, and along axes of which it says nothing as its body leads to.
-    fn manual(&mut self, f: &Function, op: &Operation, known: &HashMap<Value, Axes>) -> Vec<Axes> {
+    fn manual(
+        &mut self,
+        f: &MlirFunction,
+        op: &Operation,
+        known: &HashMap<FunctionValue, DimAxes>,
+    ) -> Vec<DimAxes> {
         let mut results = shardings(&op.attributes, "out_shardings");
         let Some(body) = op.regions.first() else { return results };
         let own = match find(&op.attributes, "manual_axes") {
@@ -246,7 +265,12 @@ impl Walk<'_> {
         results
     }
 
-    fn operation(&mut self, f: &Function, op: &Operation, known: &HashMap<Value, Axes>) -> Vec<Axes> {
+    fn operation(
+        &mut self,
+        f: &MlirFunction,
+        op: &Operation,
+        known: &HashMap<FunctionValue, DimAxes>,
+    ) -> Vec<DimAxes> {
         let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
         match name {
             "sdy.sharding_constraint" | "sdy.reshard" => {
@@ -277,7 +301,7 @@ impl Walk<'_> {
             "while" => op.operands.iter().map(|v| known.get(v).cloned().unwrap_or_default()).collect(),
             _ => {
                 let results = op.results.iter().filter_map(|r| dims(f, *r)).map(|out| {
-                    let mut axes: Axes = vec![Vec::new(); out.len()];
+                    let mut axes: DimAxes = vec![Vec::new(); out.len()];
                     for (k, operand) in op.operands.iter().enumerate() {
                         let (Some(own), Some(from)) = (known.get(operand), dims(f, *operand)) else {
                             continue;
@@ -295,7 +319,7 @@ impl Walk<'_> {
 }
 
 /// Adds axes to a dimension that has none, where no other dimension is split by them.
-fn join(axes: &mut Axes, to: usize, own: Option<&Vec<String>>) {
+fn join(axes: &mut DimAxes, to: usize, own: Option<&Vec<String>>) {
     let Some(own) = own.filter(|own| !own.is_empty()) else { return };
     let taken = axes.iter().flatten().any(|a| own.contains(a));
     if let Some(place) = axes.get_mut(to).filter(|place| place.is_empty() && !taken) {
@@ -303,15 +327,15 @@ fn join(axes: &mut Axes, to: usize, own: Option<&Vec<String>>) {
     }
 }
 
-fn dims(f: &Function, value: Value) -> Option<Vec<u64>> {
+fn dims(f: &MlirFunction, value: FunctionValue) -> Option<Vec<u64>> {
     match f.values.get(value)? {
-        Type::Tensor(t) => t.dims.iter().copied().collect(),
+        MlirType::Tensor(t) => t.dims.iter().copied().collect(),
         _ => None,
     }
 }
 
 /// The shardings of several values, as `sdy.manual_computation` has them.
-fn shardings(attributes: &Attributes, name: &str) -> Vec<Axes> {
+fn shardings(attributes: &NamedAttributes, name: &str) -> Vec<DimAxes> {
     let one = |item: &Attribute| said(item).map(|(_, dims, _)| closed(dims)).unwrap_or_default();
     match find(attributes, name) {
         Some(Attribute::List(items)) => items.iter().map(one).collect(),
@@ -319,7 +343,7 @@ fn shardings(attributes: &Attributes, name: &str) -> Vec<Axes> {
     }
 }
 
-fn numbers(attributes: &Attributes, name: &str) -> Vec<usize> {
+fn numbers(attributes: &NamedAttributes, name: &str) -> Vec<usize> {
     let int = |item: &Attribute| match item {
         Attribute::Int(i) => usize::try_from(*i).ok(),
         _ => None,
@@ -327,7 +351,7 @@ fn numbers(attributes: &Attributes, name: &str) -> Vec<usize> {
     match find(attributes, name) {
         Some(Attribute::Array(_, items) | Attribute::List(items)) => items.iter().filter_map(int).collect(),
         Some(Attribute::Dense(dense)) => match &dense.elements {
-            Elements::List(_, words) | Elements::Splat(words) => {
+            ElementData::List(_, words) | ElementData::Splat(words) => {
                 words.iter().filter_map(|w| w.parse().ok()).collect()
             }
             _ => Vec::new(),
@@ -344,7 +368,7 @@ fn along(
     k: usize,
     from: &[u64],
     out: &[u64],
-    f: &Function,
+    f: &MlirFunction,
 ) -> Vec<(usize, usize)> {
     let same = || (0..from.len().min(out.len())).filter(|&d| from[d] == out[d]).map(|d| (d, d)).collect();
     match name {
@@ -380,7 +404,7 @@ fn along(
 }
 
 /// Of gathered slices: dimensions of the operand that each slice has whole, and those of the indices.
-fn gathered(op: &Operation, k: usize, from: &[u64], out: &[u64], f: &Function) -> Vec<(usize, usize)> {
+fn gathered(op: &Operation, k: usize, from: &[u64], out: &[u64], f: &MlirFunction) -> Vec<(usize, usize)> {
     let Some(Attribute::Struct(_, fields)) = find(&op.attributes, "dimension_numbers") else {
         return Vec::new();
     };
@@ -403,7 +427,7 @@ fn gathered(op: &Operation, k: usize, from: &[u64], out: &[u64], f: &Function) -
 }
 
 /// Of a product of arrays: first what both have, then rows, then columns.
-fn product(op: &Operation, k: usize, rank: usize, f: &Function) -> Vec<(usize, usize)> {
+fn product(op: &Operation, k: usize, rank: usize, f: &MlirFunction) -> Vec<(usize, usize)> {
     let Some(Attribute::Struct(_, fields)) = find(&op.attributes, "dot_dimension_numbers") else {
         return Vec::new();
     };

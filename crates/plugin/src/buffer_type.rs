@@ -1,11 +1,11 @@
 //! What arrays are made of: element types and sizes as callers name them, and the arrays of the engine that hold them.
 
-use crate::call::Failure;
+use crate::call::CallError;
 use std::fmt;
 use std::sync::Arc;
 use systole_ir::{DType, Literal, TensorType};
-use systole_mlir::device_sharding::Tiles;
-use systole_mlir::interface::{Element, Face};
+use systole_mlir::device_sharding::DeviceSharding;
+use systole_mlir::interface::{ProgramPort, SourceElement};
 use systole_mlir::narrow_types::Narrow;
 use systole_pjrt::sys;
 
@@ -14,8 +14,8 @@ const MOST_BYTES: usize = 1 << 42;
 
 /// The type of an array as callers see it.
 #[derive(Clone, Debug)]
-pub(crate) struct Kind {
-    pub(crate) face: Face,
+pub(crate) struct BufferType {
+    pub(crate) face: ProgramPort,
     /// The number of its element type.
     pub(crate) code: i32,
     pub(crate) dims: Vec<i64>,
@@ -23,25 +23,25 @@ pub(crate) struct Kind {
     pub(crate) minor_to_major: Vec<i64>,
 }
 
-impl PartialEq for Kind {
-    fn eq(&self, other: &Kind) -> bool {
+impl PartialEq for BufferType {
+    fn eq(&self, other: &BufferType) -> bool {
         self.face.element == other.face.element && self.dims == other.dims
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for BufferType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{:?}", self.face.element.name(), self.dims)
     }
 }
 
 /// Arguments and results of a program.
-pub(crate) struct Signature {
+pub(crate) struct ProgramSignature {
     /// Of one device.
-    pub(crate) arguments: Vec<Arc<Kind>>,
-    pub(crate) results: Vec<Arc<Kind>>,
-    pub(crate) argument_tiles: Vec<Tiles>,
-    pub(crate) result_tiles: Vec<Tiles>,
+    pub(crate) arguments: Vec<Arc<BufferType>>,
+    pub(crate) results: Vec<Arc<BufferType>>,
+    pub(crate) argument_tiles: Vec<DeviceSharding>,
+    pub(crate) result_tiles: Vec<DeviceSharding>,
     /// Results of which each device makes a term of its own.
     pub(crate) terms: Vec<bool>,
     /// The arrays that hold each argument of all devices together.
@@ -72,41 +72,41 @@ const OTHERS: &[(i32, &str)] = &[
 ];
 
 /// The number of an element type.
-fn code(element: Element) -> Result<i32, Failure> {
-    if let Element::Plain(dtype) = element {
+fn code(element: SourceElement) -> Result<i32, CallError> {
+    if let SourceElement::Plain(dtype) = element {
         return Ok(sys::buffer_type(dtype));
     }
     let name = element.name();
     let found = OTHERS.iter().find(|(_, n)| *n == name);
-    found.map(|(code, _)| *code).ok_or_else(|| Failure::unimplemented(format!("arrays of {name}")))
+    found.map(|(code, _)| *code).ok_or_else(|| CallError::unimplemented(format!("arrays of {name}")))
 }
 
 /// The element type of a number.
-fn element(code: i32) -> Result<Element, Failure> {
+fn element(code: i32) -> Result<SourceElement, CallError> {
     if let Some(dtype) = sys::element_type(code) {
-        return Ok(Element::Plain(dtype));
+        return Ok(SourceElement::Plain(dtype));
     }
     match OTHERS.iter().find(|(c, _)| *c == code).map(|(_, name)| *name) {
-        Some("complex<f32>") => Ok(Element::Complex(DType::F32)),
-        Some("complex<f64>") => Ok(Element::Complex(DType::F64)),
+        Some("complex<f32>") => Ok(SourceElement::Complex(DType::F32)),
+        Some("complex<f64>") => Ok(SourceElement::Complex(DType::F64)),
         Some(name) => match Narrow::parse(name) {
-            Some(narrow) => Ok(Element::Narrow(narrow)),
-            None => Err(Failure::unimplemented(format!("arrays of {name} are not implemented"))),
+            Some(narrow) => Ok(SourceElement::Narrow(narrow)),
+            None => Err(CallError::unimplemented(format!("arrays of {name} are not implemented"))),
         },
-        None => Err(Failure::invalid(format!("there is no element type {code}"))),
+        None => Err(CallError::invalid(format!("there is no element type {code}"))),
     }
 }
 
-impl Kind {
-    pub(crate) fn new(element: Element, dims: &[usize]) -> Result<Kind, Failure> {
+impl BufferType {
+    pub(crate) fn new(element: SourceElement, dims: &[usize]) -> Result<BufferType, CallError> {
         let code = code(element)?;
         let bytes = dims.iter().try_fold(element.size(), |n, d| n.checked_mul(*d));
         if bytes.is_none_or(|bytes| bytes > MOST_BYTES) {
             let what = format!("an array of {dims:?} elements does not fit any memory");
-            return Err(Failure::exhausted(what));
+            return Err(CallError::exhausted(what));
         }
-        Ok(Kind {
-            face: Face { dims: dims.to_vec(), element, first: 0 },
+        Ok(BufferType {
+            face: ProgramPort { dims: dims.to_vec(), element, first: 0 },
             code,
             dims: dims.iter().map(|d| *d as i64).collect(),
             minor_to_major: (0..dims.len() as i64).rev().collect(),
@@ -114,26 +114,26 @@ impl Kind {
     }
 
     /// Of what callers say of an array.
-    pub(crate) fn of_caller(code: i32, dims: &[i64]) -> Result<Kind, Failure> {
+    pub(crate) fn of_caller(code: i32, dims: &[i64]) -> Result<BufferType, CallError> {
         let dims = dims.iter().map(|d| usize::try_from(*d)).collect::<Result<Vec<usize>, _>>();
-        let dims = dims.map_err(|_| Failure::invalid("a dimension is negative"))?;
-        Kind::new(element(code)?, &dims)
+        let dims = dims.map_err(|_| CallError::invalid("a dimension is negative"))?;
+        BufferType::new(element(code)?, &dims)
     }
 
     /// Of an array of the engine.
-    pub(crate) fn of_type(ty: &TensorType) -> Result<Kind, Failure> {
-        Kind::new(Element::Plain(ty.dtype), &ty.shape)
+    pub(crate) fn of_type(ty: &TensorType) -> Result<BufferType, CallError> {
+        BufferType::new(SourceElement::Plain(ty.dtype), &ty.shape)
     }
 
     /// In memory in this order of dimensions.
-    pub(crate) fn ordered(self, minor_to_major: &[i64]) -> Result<Kind, Failure> {
+    pub(crate) fn ordered(self, minor_to_major: &[i64]) -> Result<BufferType, CallError> {
         let mut seen = minor_to_major.to_vec();
         seen.sort_unstable();
         if !seen.into_iter().eq(0..self.dims.len() as i64) {
             let what = format!("{minor_to_major:?} is no order of {} dimensions", self.dims.len());
-            return Err(Failure::invalid(what));
+            return Err(CallError::invalid(what));
         }
-        Ok(Kind { minor_to_major: minor_to_major.to_vec(), ..self })
+        Ok(BufferType { minor_to_major: minor_to_major.to_vec(), ..self })
     }
 
     pub(crate) fn is_row_major(&self) -> bool {
@@ -157,7 +157,7 @@ impl Kind {
     }
 
     /// The arrays of the engine that hold elements in row-major order.
-    pub(crate) fn split(&self, bytes: &[u8]) -> Result<Vec<Literal>, Failure> {
+    pub(crate) fn split(&self, bytes: &[u8]) -> Result<Vec<Literal>, CallError> {
         Ok(self.face.split(bytes)?)
     }
 }

@@ -4,11 +4,11 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use systole_ir::{Error, ErrorKind};
-use systole_pjrt::sys::{self, Args, Object, code};
+use systole_pjrt::sys::{self, ApiArgs, OpaquePtr, code};
 
 /// An error on its way out, with the code that callers see.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CallError {
     pub(crate) code: i32,
     pub(crate) message: String,
 }
@@ -17,49 +17,49 @@ pub(crate) struct Failure {
 pub(crate) static IS_OLD: AtomicBool = AtomicBool::new(false);
 
 /// What a function of the plugin returns.
-pub(crate) type Answer = Result<(), Failure>;
+pub(crate) type CallResult = Result<(), CallError>;
 
-impl Failure {
-    pub(crate) fn invalid(message: impl Into<String>) -> Failure {
-        Failure { code: code::INVALID_ARGUMENT, message: message.into() }
+impl CallError {
+    pub(crate) fn invalid(message: impl Into<String>) -> CallError {
+        CallError { code: code::INVALID_ARGUMENT, message: message.into() }
     }
 
-    pub(crate) fn exhausted(message: impl Into<String>) -> Failure {
-        Failure { code: code::RESOURCE_EXHAUSTED, message: message.into() }
+    pub(crate) fn exhausted(message: impl Into<String>) -> CallError {
+        CallError { code: code::RESOURCE_EXHAUSTED, message: message.into() }
     }
 
-    pub(crate) fn unimplemented(message: impl Into<String>) -> Failure {
-        Failure { code: code::UNIMPLEMENTED, message: message.into() }
+    pub(crate) fn unimplemented(message: impl Into<String>) -> CallError {
+        CallError { code: code::UNIMPLEMENTED, message: message.into() }
     }
 }
 
-impl From<Error> for Failure {
-    fn from(e: Error) -> Failure {
+impl From<Error> for CallError {
+    fn from(e: Error) -> CallError {
         let code = match e.kind() {
             ErrorKind::Unsupported => code::UNIMPLEMENTED,
             ErrorKind::Bug => code::INTERNAL,
             _ => code::INVALID_ARGUMENT,
         };
-        Failure { code, message: e.to_string() }
+        CallError { code, message: e.to_string() }
     }
 }
 
 /// A function of the C API, as a method of its arguments.
-pub(crate) trait Handle: Args {
+pub(crate) trait ApiCall: ApiArgs {
     /// Bytes that callers have room for, whatever size they state.
     const LEAST: usize = 0;
 
     /// # Safety
     /// Pointers in the arguments are as the C API says.
-    unsafe fn handle(&mut self) -> Answer;
+    unsafe fn handle(&mut self) -> CallResult;
 }
 
 /// Functions on an object that callers were given: name, the arguments and the object as the body calls them, the object's
 /// type, and the argument that it is.
 macro_rules! handle {
     ($($name:ident: |$args:ident, $object:ident: $type:ty| $from:ident => $body:block)*) => {
-        $(impl Handle for sys::$name {
-            unsafe fn handle(&mut self) -> Answer {
+        $(impl ApiCall for sys::$name {
+            unsafe fn handle(&mut self) -> CallResult {
                 let $args = self;
                 // SAFETY: callers hand back what they were given.
                 let $object: &$type = unsafe { seen($args.$from)? };
@@ -73,8 +73,8 @@ macro_rules! handle {
 /// Functions that callers give an object back by: name, and the argument that it is.
 macro_rules! destroy {
     ($($name:ident: $type:ty, $from:ident;)*) => {
-        $(impl Handle for sys::$name {
-            unsafe fn handle(&mut self) -> Answer {
+        $(impl ApiCall for sys::$name {
+            unsafe fn handle(&mut self) -> CallResult {
                 if !self.$from.is_null() {
                     // SAFETY: a box of that type that was given away, given back once.
                     drop(unsafe { Box::from_raw(self.$from.cast::<$type>()) });
@@ -91,7 +91,7 @@ pub(crate) use {destroy, handle};
 #[repr(C)]
 struct ErrorObject {
     functions: *const ErrorFunctions,
-    failure: Failure,
+    failure: CallError,
 }
 
 #[repr(C)]
@@ -99,7 +99,7 @@ struct ErrorFunctions {
     struct_size: usize,
     instance_size: usize,
     extension_start: *const c_void,
-    functions: [Option<sys::Function>; 4],
+    functions: [Option<sys::ApiFunction>; 4],
 }
 
 // SAFETY: constant numbers and functions.
@@ -118,15 +118,15 @@ static ERROR_FUNCTIONS: ErrorFunctions = ErrorFunctions {
 };
 
 /// An error object, which the caller destroys.
-pub(crate) fn error(failure: Failure) -> Object {
+pub(crate) fn error(failure: CallError) -> OpaquePtr {
     Box::into_raw(Box::new(ErrorObject { functions: &raw const ERROR_FUNCTIONS, failure })).cast()
 }
 
 /// # Safety
 /// `object` is a pointer that this plugin handed out for a `T` that is alive.
-pub(crate) unsafe fn seen<'a, T>(object: Object) -> Result<&'a T, Failure> {
+pub(crate) unsafe fn seen<'a, T>(object: OpaquePtr) -> Result<&'a T, CallError> {
     // SAFETY: passed on.
-    unsafe { object.cast::<T>().as_ref() }.ok_or_else(|| Failure::invalid("an object is null"))
+    unsafe { object.cast::<T>().as_ref() }.ok_or_else(|| CallError::invalid("an object is null"))
 }
 
 /// # Safety
@@ -138,7 +138,7 @@ pub(crate) unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
 
 /// How every call comes in. Callers may have been compiled with a shorter or a longer structure: only what both know
 /// is read and written. A panic must not cross into C.
-pub(crate) unsafe extern "C" fn entry<A: Handle>(args: *mut c_void) -> Object {
+pub(crate) unsafe extern "C" fn entry<A: ApiCall>(args: *mut c_void) -> OpaquePtr {
     let answer = catch_unwind(AssertUnwindSafe(|| {
         let mut own = A::new();
         // SAFETY: every structure begins with its size.
@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn entry<A: Handle>(args: *mut c_void) -> Object {
     match answer {
         Ok(Ok(())) => std::ptr::null_mut(),
         Ok(Err(failure)) => error(failure),
-        Err(_) => error(Failure { code: code::INTERNAL, message: "a defect of Systole's plugin".into() }),
+        Err(_) => error(CallError { code: code::INTERNAL, message: "a defect of Systole's plugin".into() }),
     }
 }
 
@@ -165,15 +165,15 @@ handle! {
     Error_GetCode: |args, object: ErrorObject| error => { args.code = object.failure.code; }
 }
 
-impl Handle for sys::Error_ForEachPayload {
+impl ApiCall for sys::Error_ForEachPayload {
     /// There are none. It must not fail: callers would ask the failure for its payloads, for ever.
-    unsafe fn handle(&mut self) -> Answer {
+    unsafe fn handle(&mut self) -> CallResult {
         Ok(())
     }
 }
 
 /// Pointer and length of a text.
-pub(crate) fn chars(text: &str) -> (sys::Chars, usize) {
+pub(crate) fn chars(text: &str) -> (sys::CharPtr, usize) {
     (text.as_ptr(), text.len())
 }
 

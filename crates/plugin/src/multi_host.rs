@@ -5,13 +5,13 @@
 //! Slow, and simple: this shows numerics. A process that ends closes its connection, which the others see at once; one that
 //! hangs is given up when it has been silent for too long.
 
-use crate::call::Failure;
+use crate::call::CallError;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use systole_dist::Exchange;
+use systole_dist::ProcessExchange;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_pjrt::sys::{self, code};
 
@@ -29,7 +29,7 @@ pub(crate) struct ProcessOptions {
 }
 
 /// How many devices there are where no option says it.
-fn default_devices() -> std::result::Result<i64, Failure> {
+fn default_devices() -> std::result::Result<i64, CallError> {
     let text = knobs::DEVICES.get();
     text.trim().parse().map_err(|_| knobs::DEVICES.no_value(&text).into())
 }
@@ -45,7 +45,7 @@ impl ProcessOptions {
     pub(crate) unsafe fn read(
         start: *const sys::NamedValue,
         len: usize,
-    ) -> std::result::Result<ProcessOptions, Failure> {
+    ) -> std::result::Result<ProcessOptions, CallError> {
         let mut place = ProcessOptions {
             devices: default_devices()?,
             process: 0,
@@ -72,8 +72,9 @@ impl ProcessOptions {
                 }
                 (b"coordinator_address", sys::named::STRING) => {
                     // SAFETY: a text's pointer has the length that stands beside it.
-                    let text =
-                        unsafe { std::slice::from_raw_parts(option.value as sys::Chars, option.value_size) };
+                    let text = unsafe {
+                        std::slice::from_raw_parts(option.value as sys::CharPtr, option.value_size)
+                    };
                     place.coordinator = String::from_utf8_lossy(text).into_owned();
                 }
                 _ => {}
@@ -83,16 +84,16 @@ impl ProcessOptions {
         Ok(place)
     }
 
-    fn check(&self) -> std::result::Result<(), Failure> {
+    fn check(&self) -> std::result::Result<(), CallError> {
         let ProcessOptions { process, processes, .. } = *self;
         if !(1..=MOST_PROCESSES).contains(&processes) || !(0..processes).contains(&process) {
             let what = format!("process_id is {process} and num_processes {processes}");
-            return Err(Failure::invalid(format!(
+            return Err(CallError::invalid(format!(
                 "{what}: processes count from 0, and are at most {MOST_PROCESSES}"
             )));
         }
         if processes > 1 && self.coordinator.is_empty() {
-            return Err(Failure::invalid(
+            return Err(CallError::invalid(
                 "num_processes needs coordinator_address: where process 0 listens, such as 127.0.0.1:8476",
             ));
         }
@@ -100,18 +101,18 @@ impl ProcessOptions {
     }
 
     /// Waits until all processes are there. `None`: this is the only one.
-    pub(crate) fn meet(&self) -> std::result::Result<Option<Line>, Failure> {
+    pub(crate) fn meet(&self) -> std::result::Result<Option<HostLinks>, CallError> {
         if self.processes == 1 {
             return Ok(None);
         }
         let met = if self.process == 0 { self.listen() } else { self.connect() };
-        let ends = met.map_err(|why| Failure { code: code::UNAVAILABLE, message: why })?;
+        let ends = met.map_err(|why| CallError { code: code::UNAVAILABLE, message: why })?;
         let (index, count) = (self.process as usize, self.processes as usize);
-        Ok(Some(Line {
+        Ok(Some(HostLinks {
             index,
             count,
             patience: self.longest(),
-            state: Mutex::new(State { ends, turn: 0, lost: None }),
+            state: Mutex::new(LinkState { ends, turn: 0, lost: None }),
         }))
     }
 
@@ -271,14 +272,14 @@ fn told(e: &io::Error, patience: Duration) -> String {
 }
 
 /// The connections between the processes of a slice.
-pub(crate) struct Line {
+pub(crate) struct HostLinks {
     index: usize,
     count: usize,
     patience: Duration,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
 }
 
-struct State {
+struct LinkState {
     /// Of process 0 those to the others, of the others that to it.
     ends: Vec<TcpStream>,
     /// Meetings so far.
@@ -287,7 +288,7 @@ struct State {
     lost: Option<String>,
 }
 
-impl Exchange for Line {
+impl ProcessExchange for HostLinks {
     fn all(&self, what: &str, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *state;
@@ -310,7 +311,7 @@ impl Exchange for Line {
     }
 }
 
-impl Line {
+impl HostLinks {
     fn failed(&self, process: usize, e: &io::Error) -> String {
         format!("process {process} of {} {}", self.count, told(e, self.patience))
     }
@@ -384,7 +385,7 @@ mod tests {
     }
 
     /// The ends of a line, each made on a thread of its own as processes would.
-    fn lines(processes: i64) -> Vec<Line> {
+    fn lines(processes: i64) -> Vec<HostLinks> {
         let address = free_address();
         let start = |p| {
             let address = address.clone();
@@ -398,7 +399,7 @@ mod tests {
 
     #[test]
     fn everyone_gets_what_all_say_in_the_order_of_processes() {
-        let talk = |line: Line| {
+        let talk = |line: HostLinks| {
             let index = line.index as u8;
             std::thread::spawn(move || {
                 let small = line.all("a", vec![index; index.into()]).unwrap();
@@ -416,7 +417,7 @@ mod tests {
 
     #[test]
     fn who_is_gone_silent_or_elsewhere_is_told_to_all() {
-        type Act = fn(Line) -> String;
+        type Act = fn(HostLinks) -> String;
         let stay: Act = |line| line.all("a", vec![0]).unwrap_err().to_string();
         let gone: Act = |_| String::new();
         let silent: Act = |line| {

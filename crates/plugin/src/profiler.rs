@@ -4,20 +4,23 @@
 //! A process has one: two at a time share what is collected, and the one that stops first has it. Callers need not state
 //! sizes: those of JAX do not.
 
-use crate::call::{Failure, seen};
+use crate::call::{CallError, seen};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Instant;
-use systole_pjrt::sys::profiler::{Api, Code, CollectData, Create, Message, One, ProfilerExtension, TYPE};
-use systole_pjrt::sys::{self, Object, code};
-use systole_pjrt::xspace::{self, Event, Plane};
+use systole_pjrt::sys::profiler::{
+    Api, CollectData, ErrorCodeArgs, ErrorMessageArgs, ProfilerArgs, ProfilerCreateArgs, ProfilerExtension,
+    TYPE,
+};
+use systole_pjrt::sys::{self, OpaquePtr, code};
+use systole_pjrt::xspace::{self, XEvent, XPlane};
 use systole_runtime::trace;
 
 /// The object behind `PLUGIN_Profiler*`.
 #[derive(Default)]
-struct Profiler {
+struct PluginProfiler {
     started: Option<Instant>,
     bytes: Vec<u8>,
 }
@@ -37,34 +40,35 @@ static API: Api = Api {
 
 /// The extension, the last one of its list.
 pub(crate) fn extension() -> ProfilerExtension {
-    let base = sys::Extension { struct_size: size_of::<ProfilerExtension>(), type_: TYPE, next: null_mut() };
+    let base =
+        sys::ExtensionHeader { struct_size: size_of::<ProfilerExtension>(), type_: TYPE, next: null_mut() };
     // No id of a context: nothing here looks into what callers trace.
     ProfilerExtension { base, profiler_api: &raw const API, traceme_context_id: -1 }
 }
 
 /// The answer of a call: null, or an error that the caller destroys. A panic must not cross into C.
-fn answered(call: impl FnOnce() -> Result<(), Failure>) -> Object {
+fn answered(call: impl FnOnce() -> Result<(), CallError>) -> OpaquePtr {
     let outcome = catch_unwind(AssertUnwindSafe(call))
-        .unwrap_or_else(|_| Err(Failure { code: code::INTERNAL, message: "the profiler panicked".into() }));
+        .unwrap_or_else(|_| Err(CallError { code: code::INTERNAL, message: "the profiler panicked".into() }));
     outcome.err().map_or(null_mut(), |failure| Box::into_raw(Box::new(failure)).cast())
 }
 
-unsafe extern "C" fn create(args: *mut c_void) -> Object {
+unsafe extern "C" fn create(args: *mut c_void) -> OpaquePtr {
     // SAFETY: the caller gives this structure.
-    let args = unsafe { &mut *args.cast::<Create>() };
+    let args = unsafe { &mut *args.cast::<ProfilerCreateArgs>() };
     answered(|| {
-        args.profiler = Box::into_raw(Box::<Profiler>::default()).cast();
+        args.profiler = Box::into_raw(Box::<PluginProfiler>::default()).cast();
         Ok(())
     })
 }
 
-unsafe extern "C" fn destroy(args: *mut c_void) -> Object {
+unsafe extern "C" fn destroy(args: *mut c_void) -> OpaquePtr {
     // SAFETY: the caller gives this structure.
-    let args = unsafe { &*args.cast::<One>() };
+    let args = unsafe { &*args.cast::<ProfilerArgs>() };
     answered(|| {
         if !args.profiler.is_null() {
             // SAFETY: made by `create`, and given back once.
-            let profiler = unsafe { Box::from_raw(args.profiler.cast::<Profiler>()) };
+            let profiler = unsafe { Box::from_raw(args.profiler.cast::<PluginProfiler>()) };
             if profiler.started.is_some() {
                 drop(trace::collected());
             }
@@ -75,14 +79,15 @@ unsafe extern "C" fn destroy(args: *mut c_void) -> Object {
 
 /// # Safety
 /// `object` is null or a profiler of this plugin, which one call at a time uses.
-unsafe fn own<'a>(object: Object) -> Result<&'a mut Profiler, Failure> {
+unsafe fn own<'a>(object: OpaquePtr) -> Result<&'a mut PluginProfiler, CallError> {
     // SAFETY: passed on.
-    unsafe { object.cast::<Profiler>().as_mut() }.ok_or_else(|| Failure::invalid("a profiler is null"))
+    unsafe { object.cast::<PluginProfiler>().as_mut() }
+        .ok_or_else(|| CallError::invalid("a profiler is null"))
 }
 
-unsafe extern "C" fn start(args: *mut c_void) -> Object {
+unsafe extern "C" fn start(args: *mut c_void) -> OpaquePtr {
     // SAFETY: the caller gives this structure.
-    let args = unsafe { &*args.cast::<One>() };
+    let args = unsafe { &*args.cast::<ProfilerArgs>() };
     answered(|| {
         // SAFETY: callers hand back what they were given.
         let profiler = unsafe { own(args.profiler)? };
@@ -92,9 +97,9 @@ unsafe extern "C" fn start(args: *mut c_void) -> Object {
     })
 }
 
-unsafe extern "C" fn stop(args: *mut c_void) -> Object {
+unsafe extern "C" fn stop(args: *mut c_void) -> OpaquePtr {
     // SAFETY: the caller gives this structure.
-    let args = unsafe { &*args.cast::<One>() };
+    let args = unsafe { &*args.cast::<ProfilerArgs>() };
     answered(|| {
         // SAFETY: callers hand back what they were given.
         let profiler = unsafe { own(args.profiler)? };
@@ -114,16 +119,16 @@ pub(crate) fn module_of(code: &[u8]) -> Arc<str> {
 }
 
 /// What was collected, as the one device that the engine's threads are together: a line for each.
-fn plane(kernels: &[trace::KernelSpan], begin: Instant) -> Plane {
-    let event = |k: &trace::KernelSpan| Event {
+fn plane(kernels: &[trace::KernelSpan], begin: Instant) -> XPlane {
+    let event = |k: &trace::KernelSpan| XEvent {
         name: k.name.clone(),
         start: k.start.saturating_duration_since(begin).as_nanos() as f64,
         took: k.end.saturating_duration_since(k.start).as_nanos() as f64,
         path: k.path.clone(),
         module: k.program.as_deref().unwrap_or_default().into(),
-        ..Event::default()
+        ..XEvent::default()
     };
-    let mut lines: Vec<(String, Vec<Event>)> = Vec::new();
+    let mut lines: Vec<(String, Vec<XEvent>)> = Vec::new();
     let mut threads = Vec::new();
     for kernel in kernels {
         let known = threads.iter().position(|thread| *thread == kernel.thread);
@@ -136,10 +141,10 @@ fn plane(kernels: &[trace::KernelSpan], begin: Instant) -> Plane {
     }
     // Viewers show planes of devices that they do not know under this name alone. Times that are less than the profile's own
     // begin, in nanoseconds since 1970, count from that.
-    Plane { name: "/device:CUSTOM:Systole:0".into(), origin: 0, lines }
+    XPlane { name: "/device:CUSTOM:Systole:0".into(), origin: 0, lines }
 }
 
-unsafe extern "C" fn collect_data(args: *mut c_void) -> Object {
+unsafe extern "C" fn collect_data(args: *mut c_void) -> OpaquePtr {
     // SAFETY: the caller gives this structure.
     let args = unsafe { &mut *args.cast::<CollectData>() };
     answered(|| {
@@ -159,31 +164,31 @@ unsafe extern "C" fn collect_data(args: *mut c_void) -> Object {
     })
 }
 
-unsafe extern "C" fn error_destroy(args: *mut c_void) -> Object {
+unsafe extern "C" fn error_destroy(args: *mut c_void) -> OpaquePtr {
     // SAFETY: the caller gives this structure, whose code lies behind its end.
-    let error = unsafe { (*args.cast::<Code>()).error };
+    let error = unsafe { (*args.cast::<ErrorCodeArgs>()).error };
     if !error.is_null() {
         // SAFETY: made by `answered`, and given back once.
-        drop(unsafe { Box::from_raw(error.cast::<Failure>()) });
+        drop(unsafe { Box::from_raw(error.cast::<CallError>()) });
     }
     null_mut()
 }
 
-unsafe extern "C" fn error_message(args: *mut c_void) -> Object {
+unsafe extern "C" fn error_message(args: *mut c_void) -> OpaquePtr {
     // SAFETY: the caller gives this structure.
-    let args = unsafe { &mut *args.cast::<Message>() };
+    let args = unsafe { &mut *args.cast::<ErrorMessageArgs>() };
     // SAFETY: callers hand back what they were given.
-    if let Ok(failure) = unsafe { seen::<Failure>(args.error) } {
+    if let Ok(failure) = unsafe { seen::<CallError>(args.error) } {
         (args.message, args.message_size) = (failure.message.as_ptr(), failure.message.len());
     }
     null_mut()
 }
 
-unsafe extern "C" fn error_get_code(args: *mut c_void) -> Object {
+unsafe extern "C" fn error_get_code(args: *mut c_void) -> OpaquePtr {
     // SAFETY: the caller gives this structure.
-    let args = unsafe { &mut *args.cast::<Code>() };
+    let args = unsafe { &mut *args.cast::<ErrorCodeArgs>() };
     // SAFETY: callers hand back what they were given.
-    if let Ok(failure) = unsafe { seen::<Failure>(args.error) } {
+    if let Ok(failure) = unsafe { seen::<CallError>(args.error) } {
         args.code = failure.code;
     }
     null_mut()

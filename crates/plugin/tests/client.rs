@@ -10,11 +10,14 @@ use systole_cpu::CpuBackend;
 use systole_data::Dataset;
 use systole_dist::Strategy;
 use systole_ir::op::TABLE;
-use systole_ir::{DType, Graph, GraphBuilder, Literal, Mesh, Sharding, Spread, TensorType};
+use systole_ir::{DType, Graph, GraphBuilder, Literal, Mesh, Sharding, Shardings, TensorType};
 use systole_nn::{Batch, Compile, Fit, Model, layers::*, loss::Loss, optimizer::adam};
-use systole_pjrt::{Client, CompileCache, Input, PjrtBackend, Plugin, Value, program_text, spread_text};
+use systole_pjrt::{
+    Client, CompileCache, PjrtBackend, Plugin, PluginValue, RunInput, program_text, spread_text,
+};
 use systole_runtime::{
-    Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId, Pieces, ReadyEvent, STEPS_IN_FLIGHT,
+    Backend, Buffer, CompileOptions, DeviceData, DeviceId, ExecutableArg, ReadyEvent, STEPS_IN_FLIGHT,
+    ShardedArray,
 };
 
 /// The library beside the tests.
@@ -26,7 +29,7 @@ fn library() -> PathBuf {
 
 fn client(devices: i64) -> Client {
     let plugin = Plugin::load(&library()).unwrap();
-    Client::open(&plugin, &[("num_devices", Value::Int(devices))]).unwrap()
+    Client::open(&plugin, &[("num_devices", PluginValue::Int(devices))]).unwrap()
 }
 
 fn numbers(n: usize) -> Literal {
@@ -52,7 +55,7 @@ fn every_sample_of_every_op_has_the_engines_bits() {
             let run = |backend: &dyn Backend| -> Vec<Literal> {
                 let program = backend.compile(&sample.graph, &CompileOptions::default()).unwrap();
                 let args: Vec<Buffer> = args.iter().map(|a| backend.put(a, DeviceId(0)).unwrap()).collect();
-                let results = program.run(args.iter().map(Arg::Borrow).collect()).unwrap();
+                let results = program.run(args.iter().map(ExecutableArg::Borrow).collect()).unwrap();
                 results.iter().map(|r| r.to_literal().unwrap()).collect()
             };
             let same = run(&through).iter().zip(&run(&direct)).all(|(a, b)| a.bytes() == b.bytes());
@@ -74,14 +77,14 @@ fn eight_devices_hold_arrays_and_run_programs() {
     for device in 0..8 {
         let x = client.put(&numbers(5), device).unwrap();
         let program = client.compile(&program_text(&one_more(5), &[]), device).unwrap();
-        let y = program.run(&[Input::Kept(&x)]).unwrap();
+        let y = program.run(&[RunInput::Kept(&x)]).unwrap();
         assert_eq!(y[0].to_literal(&ty).unwrap().to_f32s(), [1.0, 2.0, 3.0, 4.0, 5.0]);
         assert_eq!(x.to_literal(&ty).unwrap(), numbers(5));
     }
     assert!(client.put(&numbers(1), 8).err().unwrap().to_string().contains("no device 8"));
     for wrong in [0, -1, i64::MAX] {
         let plugin = Plugin::load(&library()).unwrap();
-        assert!(Client::open(&plugin, &[("num_devices", Value::Int(wrong))]).is_err(), "{wrong}");
+        assert!(Client::open(&plugin, &[("num_devices", PluginValue::Int(wrong))]).is_err(), "{wrong}");
     }
 }
 
@@ -98,12 +101,12 @@ fn donation_keeps_memory_flat_over_a_thousand_steps() {
     let program = client.compile(&program_text(&one_more(N), &[0]), 0).unwrap();
     let ty = TensorType::new(DType::F32, [N]);
     let first = client.put(&Literal::zeros(ty.clone()), 0).unwrap();
-    let mut x = program.run(&[Input::Donated(&first)]).unwrap().remove(0);
+    let mut x = program.run(&[RunInput::Donated(&first)]).unwrap().remove(0);
     let gone = first.to_literal(&ty).unwrap_err().to_string();
     assert!(gone.contains("donated"), "{gone}");
     let before = resident();
     for _ in 1..1000 {
-        x = program.run(&[Input::Donated(&x)]).unwrap().remove(0);
+        x = program.run(&[RunInput::Donated(&x)]).unwrap().remove(0);
     }
     let grown = resident().saturating_sub(before);
     assert!(grown < 64 * N, "{} MiB more after 1,000 steps with arrays of 4 MiB", grown >> 20);
@@ -231,7 +234,9 @@ fn what_was_compiled_is_loaded_the_next_time() {
     std::fs::copy(library(), &own).unwrap();
     let open = |devices: i64| {
         let plugin = Plugin::load(&own).unwrap();
-        Client::open(&plugin, &[("num_devices", Value::Int(devices))]).unwrap().with_cache(scratch.cache())
+        Client::open(&plugin, &[("num_devices", PluginValue::Int(devices))])
+            .unwrap()
+            .with_cache(scratch.cache())
     };
     let four = |client: &Client| {
         let (graph, spread) = sum_on(4, 8);
@@ -246,12 +251,12 @@ fn what_was_compiled_is_loaded_the_next_time() {
     let (split, alone) = (four(&second), one(&second));
     assert!(split.is_from_cache() && alone.is_from_cache());
     let x = second.put(&numbers(3), 0).unwrap();
-    let y = alone.run(&[Input::Donated(&x)]).unwrap();
+    let y = alone.run(&[RunInput::Donated(&x)]).unwrap();
     let ty = TensorType::new(DType::F32, [3]);
     assert_eq!(y[0].to_literal(&ty).unwrap().to_f32s(), [1.0, 2.0, 3.0]);
     assert!(x.to_literal(&ty).is_err());
     let parts: Vec<_> = (0..8).map(|k| second.put(&numbers(2), k / 2).unwrap()).collect();
-    let lists: Vec<_> = parts.chunks(2).map(|p| [Input::Kept(&p[0]), Input::Kept(&p[1])]).collect();
+    let lists: Vec<_> = parts.chunks(2).map(|p| [RunInput::Kept(&p[0]), RunInput::Kept(&p[1])]).collect();
     let results = split.run_parts(&lists.iter().map(|l| &l[..]).collect::<Vec<_>>()).unwrap();
     assert_eq!(results[3][1].to_literal(&TensorType::scalar(DType::F32)).unwrap().to_f32s(), [4.0]);
     // Other devices, another program, another device of the same ones.
@@ -301,7 +306,7 @@ fn clients_that_compile_at_once_share_a_cache() {
                 for n in (1..6).chain(1..6) {
                     let program = client.compile(&program_text(&one_more(n), &[]), 0).unwrap();
                     let x = client.put(&numbers(n), 0).unwrap();
-                    let y = program.run(&[Input::Kept(&x)]).unwrap();
+                    let y = program.run(&[RunInput::Kept(&x)]).unwrap();
                     let y = y[0].to_literal(&TensorType::new(DType::F32, [n])).unwrap().to_f32s();
                     assert_eq!(y, (1..=n).map(|i| i as f32).collect::<Vec<_>>());
                 }
@@ -313,13 +318,13 @@ fn clients_that_compile_at_once_share_a_cache() {
 }
 
 /// `w + x` and the sum, with `x` split: `w: f32[n], x: f32[n] → f32[n], f32[]`.
-fn sum_on(devices: usize, n: usize) -> (Arc<Graph>, Spread) {
+fn sum_on(devices: usize, n: usize) -> (Arc<Graph>, Shardings) {
     let g = GraphBuilder::new("sum");
     let ty = TensorType::new(DType::F32, [n]);
     let (w, x) = (g.parameter(ty.clone(), "w"), g.parameter(ty, "x"));
     let graph = g.finish(&[&w + &x, x.sum_all()]).unwrap();
     let split = Sharding::replicated(1).split(0, 0);
-    let spread = Spread {
+    let spread = Shardings {
         mesh: Mesh::new([("data", devices)]).unwrap(),
         params: vec![split.clone(), split.clone()],
         results: vec![split, Sharding::replicated(0)],
@@ -338,10 +343,11 @@ fn a_thousand_steps_on_eight_devices_keep_memory_flat() {
     let mut w = Buffer::zeros(ones.ty().clone());
     let mut before = 0;
     for step in 0..1000 {
-        let mut results = program.run(vec![Arg::Donate(w), Arg::Donate(ones.clone().into())]).unwrap();
+        let mut results =
+            program.run(vec![ExecutableArg::Donate(w), ExecutableArg::Donate(ones.clone().into())]).unwrap();
         assert_eq!(results[1].to_f64().unwrap(), N as f64);
         w = results.swap_remove(0);
-        let pieces = w.data::<Pieces>().expect("results lie on the devices");
+        let pieces = w.data::<ShardedArray>().expect("results lie on the devices");
         assert_eq!((pieces.parts.len(), pieces.parts[7].ty().shape.dims()), (8, &[N / 8][..]));
         if step == 10 {
             before = resident();
@@ -380,18 +386,18 @@ fn programs_that_do_not_fit_the_devices_are_refused() {
     let program = client.compile_parts(&text, 4).unwrap();
     let parts: Vec<_> = (0..4).map(|d| client.put(&numbers(2), d).unwrap()).collect();
     let long = client.put(&numbers(3), 3).unwrap();
-    let wrong: Vec<[Input<'_>; 2]> = (0..4)
-        .map(|d| [Input::Donated(&parts[d]), Input::Kept(if d == 3 { &long } else { &parts[d] })])
+    let wrong: Vec<[RunInput<'_>; 2]> = (0..4)
+        .map(|d| [RunInput::Donated(&parts[d]), RunInput::Kept(if d == 3 { &long } else { &parts[d] })])
         .collect();
-    let lists: Vec<&[Input<'_>]> = wrong.iter().map(|l| &l[..]).collect();
+    let lists: Vec<&[RunInput<'_>]> = wrong.iter().map(|l| &l[..]).collect();
     let e = program.run_parts(&lists).err().map(|e| e.to_string()).unwrap_or_default();
     assert!(e.contains("argument 1 is"), "{e}");
     let e = program.run_parts(&lists[..3]).err().map(|e| e.to_string()).unwrap_or_default();
     assert!(e.contains("arguments for 3 devices"), "{e}");
     // Nothing was given away, and the client is as good as before.
     let other: Vec<_> = (0..4).map(|d| client.put(&numbers(2), d).unwrap()).collect();
-    let good: Vec<[Input<'_>; 2]> =
-        (0..4).map(|d| [Input::Donated(&parts[d]), Input::Kept(&other[d])]).collect();
+    let good: Vec<[RunInput<'_>; 2]> =
+        (0..4).map(|d| [RunInput::Donated(&parts[d]), RunInput::Kept(&other[d])]).collect();
     let results = program.run_parts(&good.iter().map(|l| &l[..]).collect::<Vec<_>>()).unwrap();
     let ty = TensorType::new(DType::F32, [2]);
     assert_eq!(results[3][0].to_literal(&ty).unwrap().to_f32s(), [0.0, 2.0]);
@@ -404,7 +410,7 @@ fn what_is_lent_stays_as_it_was() {
     let program = client.compile(&program_text(&one_more(3), &[0]), 0).unwrap();
     let x = client.put(&numbers(3), 0).unwrap();
     for _ in 0..2 {
-        program.run(&[Input::Kept(&x)]).unwrap();
+        program.run(&[RunInput::Kept(&x)]).unwrap();
     }
     assert_eq!(x.to_literal(&TensorType::new(DType::F32, [3])).unwrap(), numbers(3));
 }
@@ -424,7 +430,7 @@ fn errors_leave_the_client_usable() {
         assert!(e.contains(says), "{wrong}: {e}");
     }
     let long = client.put(&numbers(4), 0).unwrap();
-    let e = program.run(&[Input::Donated(&long)]).err().map(message).unwrap_or_default();
+    let e = program.run(&[RunInput::Donated(&long)]).err().map(message).unwrap_or_default();
     assert!(e.contains("argument 0"), "{e}");
     let e = program.run(&[]).err().map(message).unwrap_or_default();
     assert!(e.contains("0 arguments for 1"), "{e}");
@@ -432,11 +438,11 @@ fn errors_leave_the_client_usable() {
     let e = {
         let other = self::client(1);
         let foreign = other.put(&numbers(3), 0).unwrap();
-        program.run(&[Input::Kept(&foreign)]).err().map(message).unwrap_or_default()
+        program.run(&[RunInput::Kept(&foreign)]).err().map(message).unwrap_or_default()
     };
     assert!(e.contains("another client"), "{e}");
-    assert!(program.run(&[Input::Donated(&x)]).is_ok());
-    let e = program.run(&[Input::Donated(&x)]).err().map(message).unwrap_or_default();
+    assert!(program.run(&[RunInput::Donated(&x)]).is_ok());
+    let e = program.run(&[RunInput::Donated(&x)]).err().map(message).unwrap_or_default();
     assert!(e.contains("donated before"), "{e}");
 }
 
@@ -504,7 +510,7 @@ for d in devices:
 fn late(devices: i64) -> Client {
     let options = [("num_devices", devices), ("step_milliseconds", EACH.as_millis() as i64)];
     let plugin = Plugin::load(&library()).unwrap();
-    Client::open(&plugin, &options.map(|(name, n)| (name, Value::Int(n)))).unwrap()
+    Client::open(&plugin, &options.map(|(name, n)| (name, PluginValue::Int(n)))).unwrap()
 }
 
 const EACH: Duration = Duration::from_millis(5);
@@ -518,7 +524,7 @@ fn runs_go_on_after_their_calls_and_no_more_than_two_are_under_way() {
     assert!(x.ready_event().is_none(), "no run makes it");
     let (mut runs, began) = (Vec::<ReadyEvent>::new(), Instant::now());
     for _ in 0..6 {
-        x = program.run(&[Input::Donated(&x)]).unwrap().remove(0);
+        x = program.run(&[RunInput::Donated(&x)]).unwrap().remove(0);
         runs.push(x.ready_event().expect("a run makes it"));
         let under_way = runs.iter().filter(|run| run.finished().is_none()).count();
         assert!(under_way <= STEPS_IN_FLIGHT, "{under_way} are under way");

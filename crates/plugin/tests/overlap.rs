@@ -9,7 +9,9 @@ use systole_data::{Dataset, Sample};
 use systole_ir::{Graph, Literal, Result, TensorType};
 use systole_nn::{Compile, Fit, Model, layers::dense, loss::mean_squared_error, optimizer::adam};
 use systole_pjrt::{Client, PjrtBackend, Plugin};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Report};
+use systole_runtime::{
+    Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ExecutableArg, ExecutableReport,
+};
 
 const STEPS: usize = 6;
 /// Batches of this shape are inputs; all their values are the batch's number.
@@ -80,7 +82,7 @@ impl Executable for Step {
         self.program.param_types()
     }
 
-    fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>> {
+    fn run(&self, args: Vec<ExecutableArg<'_>>) -> Result<Vec<Buffer>> {
         let mut taken = self.taken.lock().unwrap();
         self.log.add(Event::Begin(*taken));
         let results = self.program.run(args)?;
@@ -92,7 +94,7 @@ impl Executable for Step {
         Ok(results)
     }
 
-    fn report(&self) -> &Report {
+    fn report(&self) -> &ExecutableReport {
         self.program.report()
     }
 }

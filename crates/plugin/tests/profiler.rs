@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use systole_ir::{DType, GraphBuilder, Literal, Mesh, Sharding, Spread, TensorType, grad};
-use systole_pjrt::{Client, PjrtBackend, Plugin, Value};
-use systole_runtime::{Arg, Backend, CompileOptions, Executable, events};
+use systole_ir::{DType, GraphBuilder, Literal, Mesh, Sharding, Shardings, TensorType, grad};
+use systole_pjrt::{Client, PjrtBackend, Plugin, PluginValue};
+use systole_runtime::{Backend, CompileOptions, Executable, ExecutableArg, events};
 
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -28,7 +28,7 @@ fn runs(program: &dyn Executable, count: usize) {
     };
     let args: Vec<_> = program.param_types().iter().map(|ty| of(ty).into()).collect();
     for _ in 0..count {
-        program.run(args.iter().map(Arg::Borrow).collect()).unwrap();
+        program.run(args.iter().map(ExecutableArg::Borrow).collect()).unwrap();
     }
 }
 
@@ -45,7 +45,8 @@ fn kernels_are_told_by_the_layers_of_the_program() {
     let exe: PathBuf = std::env::current_exe().unwrap();
     let found = exe.ancestors().skip(1).take(2).map(|d| d.join("libsystole_plugin.so")).find(|p| p.is_file());
     let plugin = Plugin::load(&found.expect("cargo builds the library with its tests")).unwrap();
-    let backend = PjrtBackend::new("pjrt", Client::open(&plugin, &[("num_devices", Value::Int(2))]).unwrap());
+    let backend =
+        PjrtBackend::new("pjrt", Client::open(&plugin, &[("num_devices", PluginValue::Int(2))]).unwrap());
 
     let options = |label: &str| CompileOptions { label: label.into(), ..CompileOptions::default() };
     // Another program's runs in between are not its own.
@@ -78,7 +79,7 @@ fn kernels_are_told_by_the_layers_of_the_program() {
 
     let graph = step(64);
     let whole = Sharding::replicated(2);
-    let spread = Spread {
+    let spread = Shardings {
         mesh: Mesh::new([("batch", 2)]).unwrap(),
         params: vec![whole.clone().split(0, 0), whole.clone()],
         results: vec![Sharding::replicated(0), whole],

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result};
 use systole_ir::op::Op;
 use systole_ir::{Graph, ValueId};
-use systole_runtime::{Arg, Backend, CompileOptions, DeviceId};
+use systole_runtime::{Backend, CompileOptions, DeviceId, ExecutableArg};
 
 /// Two devices and how far their values may be apart.
-pub struct Pair {
+pub struct DevicePair {
     /// The first and the second; where they differ nothing says which is right, unless one is `ref`.
     pub devices: [Arc<dyn Backend>; 2],
     /// Names of the two, for messages.
@@ -22,7 +22,7 @@ pub struct Pair {
 
 /// How two runs of a program compare.
 #[derive(Clone, Debug)]
-pub enum Compared {
+pub enum RunComparison {
     /// Every result is the same but for rounding.
     Same,
     /// This result differs.
@@ -31,13 +31,14 @@ pub enum Compared {
     Failed(usize, Error),
 }
 
-impl Compared {
+impl RunComparison {
     /// Whether another outcome is of the same kind: the same device with the same error but for numbers, or a difference.
-    pub fn is_like(&self, other: &Compared) -> bool {
+    pub fn is_like(&self, other: &RunComparison) -> bool {
         let words = |e: &Error| e.what().replace(|c: char| c.is_ascii_digit(), "");
         match (self, other) {
-            (Compared::Same, Compared::Same) | (Compared::Differs(..), Compared::Differs(..)) => true,
-            (Compared::Failed(i, a), Compared::Failed(j, b)) => {
+            (RunComparison::Same, RunComparison::Same)
+            | (RunComparison::Differs(..), RunComparison::Differs(..)) => true,
+            (RunComparison::Failed(i, a), RunComparison::Failed(j, b)) => {
                 i == j && a.kind() == b.kind() && words(a) == words(b)
             }
             _ => false,
@@ -55,7 +56,7 @@ pub fn run(graph: &Arc<Graph>, arguments: &[Literal], device: &dyn Backend) -> R
         let options = CompileOptions { label: graph.name.clone(), ..CompileOptions::default() };
         let program = device.compile(graph, &options)?;
         let buffers = arguments.iter().map(|x| device.put(x, DeviceId(0))).collect::<Result<Vec<_>>>()?;
-        let results = program.run(buffers.iter().map(Arg::Borrow).collect())?;
+        let results = program.run(buffers.iter().map(ExecutableArg::Borrow).collect())?;
         results.iter().map(systole_runtime::Buffer::to_literal).collect()
     };
     catch_unwind(AssertUnwindSafe(once)).unwrap_or_else(|panic| Err(defect(panic.as_ref())))
@@ -68,34 +69,34 @@ fn defect(panic: &(dyn Any + Send)) -> Error {
     Error::new(ErrorKind::Bug, format!("panic: {text}")).hint("please report this, with the program")
 }
 
-impl Pair {
+impl DevicePair {
     /// Runs a program on both devices.
-    pub fn compare(&self, graph: &Arc<Graph>, arguments: &[Literal]) -> Compared {
+    pub fn compare(&self, graph: &Arc<Graph>, arguments: &[Literal]) -> RunComparison {
         let mut results = Vec::new();
         for (i, device) in self.devices.iter().enumerate() {
             match run(graph, arguments, &**device) {
                 Ok(values) => results.push(values),
-                Err(e) => return Compared::Failed(i, e),
+                Err(e) => return RunComparison::Failed(i, e),
             }
         }
-        let [a, b] = &results[..] else { return Compared::Same };
+        let [a, b] = &results[..] else { return RunComparison::Same };
         let mut pairs = a.iter().zip(b).enumerate();
         let found = pairs.find_map(|(i, (a, b))| Some((i, compare(a, b, self.tolerance)?)));
-        found.map_or(Compared::Same, |(i, d)| Compared::Differs(i, d))
+        found.map_or(RunComparison::Same, |(i, d)| RunComparison::Differs(i, d))
     }
 }
 
 /// The first op, in the order of the program, with which two devices part.
 #[derive(Clone, Debug)]
-pub struct Culprit {
+pub struct DivergingOp {
     /// Its index among the graph's nodes.
     pub node: usize,
     /// Which of its results differs, and where; or the error with which a device ends there.
-    pub what: Compared,
+    pub what: RunComparison,
     /// Its operands, of the second device where they could be had.
     pub operands: Vec<Literal>,
     /// How the op alone compares, given these operands; `None`: they could not be had.
-    pub alone: Option<Compared>,
+    pub alone: Option<RunComparison>,
     /// Beginnings of the program that were run.
     pub runs: usize,
 }
@@ -128,8 +129,8 @@ fn values_of(graph: &Graph, node: usize) -> Vec<ValueId> {
 ///
 /// Each beginning of the program is compared by the values that the rest needs. Where a difference is lost again (it is
 /// multiplied by zero, it is not looked at), a later op may be found instead of the first.
-pub fn first_difference(pair: &Pair, graph: &Arc<Graph>, arguments: &[Literal]) -> Option<Culprit> {
-    if let Compared::Same = pair.compare(graph, arguments) {
+pub fn first_difference(pair: &DevicePair, graph: &Arc<Graph>, arguments: &[Literal]) -> Option<DivergingOp> {
+    if let RunComparison::Same = pair.compare(graph, arguments) {
         return None;
     }
     let parameters = graph.params.len();
@@ -140,7 +141,7 @@ pub fn first_difference(pair: &Pair, graph: &Arc<Graph>, arguments: &[Literal]) 
         let Some(last) = n.checked_sub(1) else { return true };
         *runs += 1;
         let begun = beginning(graph, last, cut(graph, last));
-        matches!(pair.compare(&begun, arguments), Compared::Same)
+        matches!(pair.compare(&begun, arguments), RunComparison::Same)
     };
     while part > agree + 1 {
         let middle = agree.midpoint(part);
@@ -152,18 +153,18 @@ pub fn first_difference(pair: &Pair, graph: &Arc<Graph>, arguments: &[Literal]) 
     let node = part.saturating_sub(1);
     let mut results = values_of(graph, node);
     let mut what = pair.compare(&beginning(graph, node, results.clone()), arguments);
-    if matches!(what, Compared::Same) {
+    if matches!(what, RunComparison::Same) {
         // The op's own values agree when nothing else is asked for: the two part when they are computed together.
         results = cut(graph, node);
         what = pair.compare(&beginning(graph, node, results), arguments);
     }
     let operands = operands(pair, graph, arguments, node);
     let alone = operands.as_ref().map(|o| pair.compare(&single(graph, node), o));
-    Some(Culprit { node, what, operands: operands.unwrap_or_default(), alone, runs: runs + 2 })
+    Some(DivergingOp { node, what, operands: operands.unwrap_or_default(), alone, runs: runs + 2 })
 }
 
 /// What a node is given, on the second device, or else on the first.
-fn operands(pair: &Pair, graph: &Graph, arguments: &[Literal], node: usize) -> Option<Vec<Literal>> {
+fn operands(pair: &DevicePair, graph: &Graph, arguments: &[Literal], node: usize) -> Option<Vec<Literal>> {
     let inputs = graph.nodes.get(node)?.inputs.to_vec();
     let Some(last) = inputs.iter().map(|v| v.index()).max() else { return Some(Vec::new()) };
     let begun = beginning(graph, last.max(graph.params.len().saturating_sub(1)), inputs);

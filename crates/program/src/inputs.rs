@@ -1,13 +1,13 @@
 //! What a program is given: arrays of a file by name, or drawn values. Each argument is the arrays that hold it
 //! ([`Face::types`]), row-major.
 
-use crate::files::Stored;
-use systole_base::rng::{Stream, hash_name};
+use crate::files::StoredArray;
+use systole_base::rng::{RandomStream, hash_name};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape};
-use systole_mlir::interface::Face;
+use systole_mlir::interface::ProgramPort;
 
 /// `f32[2, 3]`, with the element's own name.
-pub fn type_text(face: &Face) -> String {
+pub fn type_text(face: &ProgramPort) -> String {
     format!("{}{}", face.element.name(), Shape::new(&face.dims))
 }
 
@@ -17,13 +17,13 @@ pub fn name(index: usize) -> String {
 }
 
 /// `arg0: f32[2, 3], arg1: i32[]`
-pub fn listed(faces: &[Face]) -> String {
-    let one = |(i, face): (usize, &Face)| format!("{}: {}", name(i), type_text(face));
+pub fn listed(faces: &[ProgramPort]) -> String {
+    let one = |(i, face): (usize, &ProgramPort)| format!("{}: {}", name(i), type_text(face));
     faces.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// An error of a program that needs arguments and is given none.
-pub fn missing(faces: &[Face]) -> Error {
+pub fn missing(faces: &[ProgramPort]) -> Error {
     let arguments =
         if faces.len() == 1 { "an argument".into() } else { format!("{} arguments", faces.len()) };
     Error::new(ErrorKind::Config, format!("the program takes {arguments}, and none is given"))
@@ -36,8 +36,12 @@ pub fn missing(faces: &[Face]) -> Error {
 ///
 /// # Errors
 /// `Data`: every argument that is missing, is of another type or shape, and every array that no argument has the name of.
-pub fn of_file(faces: &[Face], own: &[String], given: Vec<(String, Stored)>) -> Result<Vec<Vec<Literal>>> {
-    let mut found: Vec<Option<Stored>> = vec![None; faces.len()];
+pub fn of_file(
+    faces: &[ProgramPort],
+    own: &[String],
+    given: Vec<(String, StoredArray)>,
+) -> Result<Vec<Vec<Literal>>> {
+    let mut found: Vec<Option<StoredArray>> = vec![None; faces.len()];
     let mut wrong = Vec::new();
     let alone = faces.len() == 1;
     for (key, array) in given {
@@ -65,7 +69,7 @@ pub fn of_file(faces: &[Face], own: &[String], given: Vec<(String, Stored)>) -> 
             .because(wrong.join("; "))
             .hint(format!("give {}", listed(faces))));
     }
-    let split = |(i, (face, array)): (usize, (&Face, Option<Stored>))| {
+    let split = |(i, (face, array)): (usize, (&ProgramPort, Option<StoredArray>))| {
         let array = array.ok_or_else(|| Error::new(ErrorKind::Bug, "an array that was there is missing"));
         array.and_then(|a| face.split(&a.bytes)).at(|| name(i))
     };
@@ -77,9 +81,9 @@ pub fn of_file(faces: &[Face], own: &[String], given: Vec<(String, Stored)>) -> 
 ///
 /// # Errors
 /// When an element type is not known here.
-pub fn random(faces: &[Face], seed: u64) -> Result<Vec<Vec<Literal>>> {
-    let one = |(i, face): (usize, &Face)| {
-        let mut stream = Stream::new(seed, hash_name("argument"), i as u64);
+pub fn random(faces: &[ProgramPort], seed: u64) -> Result<Vec<Vec<Literal>>> {
+    let one = |(i, face): (usize, &ProgramPort)| {
+        let mut stream = RandomStream::new(seed, hash_name("argument"), i as u64);
         let element = face.element.name();
         let mut bytes = Vec::with_capacity(face.bytes());
         for _ in 0..face.dims.iter().product::<usize>() {
@@ -91,7 +95,7 @@ pub fn random(faces: &[Face], seed: u64) -> Result<Vec<Vec<Literal>>> {
 }
 
 /// Appends one element.
-fn draw(element: &str, stream: &mut Stream, out: &mut Vec<u8>) -> Result<()> {
+fn draw(element: &str, stream: &mut RandomStream, out: &mut Vec<u8>) -> Result<()> {
     if let Some(part) = element.strip_prefix("complex<").and_then(|e| e.strip_suffix('>')) {
         draw(part, stream, out)?;
         return draw(part, stream, out);
@@ -133,10 +137,10 @@ fn draw(element: &str, stream: &mut Stream, out: &mut Vec<u8>) -> Result<()> {
 mod tests {
     use super::*;
     use crate::files::stored;
-    use systole_mlir::interface::Element;
+    use systole_mlir::interface::SourceElement;
 
-    fn face(dtype: DType, dims: &[usize], first: usize) -> Face {
-        Face { dims: dims.to_vec(), element: Element::Plain(dtype), first }
+    fn face(dtype: DType, dims: &[usize], first: usize) -> ProgramPort {
+        ProgramPort { dims: dims.to_vec(), element: SourceElement::Plain(dtype), first }
     }
 
     #[test]

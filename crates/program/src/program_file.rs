@@ -3,13 +3,13 @@
 
 use std::path::PathBuf;
 use systole_base::{Error, ErrorKind, Result};
-use systole_mlir::import::{self, Imported};
-use systole_mlir::syntax::Module;
-use systole_onnx::{Model, Sizes};
+use systole_mlir::import::{self, ImportedProgram};
+use systole_mlir::syntax::MlirModule;
+use systole_onnx::{DimSizes, OnnxModel};
 
 /// How a program was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ProgramFormat {
     /// MLIR text.
     Text,
     /// MLIR bytecode.
@@ -20,31 +20,31 @@ pub enum Form {
 
 /// What a file leaves to others to say.
 #[derive(Clone, Debug, Default)]
-pub struct Around {
+pub struct OpenContext {
     /// The folder that it lies in: constants of ONNX models may lie in files beside it.
     pub folder: Option<PathBuf>,
     /// What settles the sizes that an ONNX model leaves open.
-    pub sizes: Sizes,
+    pub sizes: DimSizes,
 }
 
 /// A program file that was read.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct ProgramFile {
     /// How it was written.
-    pub form: Form,
+    pub form: ProgramFormat,
     /// What it computes.
-    pub imported: Imported,
+    pub imported: ImportedProgram,
     /// Sizes that an ONNX model leaves open, as they are now.
     pub settled: Vec<(String, usize)>,
 }
 
 /// What a program file says, before one of its functions is chosen.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum ParsedProgram {
     /// Functions of StableHLO, as text or bytecode.
-    Module(Form, Module),
+    Module(ProgramFormat, MlirModule),
     /// The one graph of an ONNX model.
-    Onnx(Box<Opened>),
+    Onnx(Box<ProgramFile>),
 }
 
 /// How MLIR bytecode begins.
@@ -56,7 +56,7 @@ pub fn is_program(start: &[u8]) -> bool {
     let code = text.lines().map(str::trim_start).find(|l| !l.is_empty() && !l.starts_with("//"));
     let begins = ["module", "func.func", "\"builtin.module\"", "#loc", "builtin.module", "\"func.func\""];
     start.starts_with(BYTECODE)
-        || Model::is_onnx(start)
+        || OnnxModel::is_onnx(start)
         || code.is_some_and(|l| begins.iter().any(|b| l.starts_with(b)))
 }
 
@@ -64,7 +64,7 @@ pub fn is_program(start: &[u8]) -> bool {
 ///
 /// # Errors
 /// As [`module`]; as [`import::program`].
-pub fn open(bytes: &[u8]) -> Result<Opened> {
+pub fn open(bytes: &[u8]) -> Result<ProgramFile> {
     open_function(bytes, None)
 }
 
@@ -72,29 +72,33 @@ pub fn open(bytes: &[u8]) -> Result<Opened> {
 ///
 /// # Errors
 /// As [`open`]; when there is no such function, those that there are.
-pub fn open_function(bytes: &[u8], name: Option<&str>) -> Result<Opened> {
-    function(&source(bytes, &Around::default())?, name)
+pub fn open_function(bytes: &[u8], name: Option<&str>) -> Result<ProgramFile> {
+    function(&source(bytes, &OpenContext::default())?, name)
 }
 
 /// Reads what a program file says.
 ///
 /// # Errors
 /// As [`module`].
-pub fn source(bytes: &[u8], around: &Around) -> Result<Source> {
-    if !Model::is_onnx(bytes) {
+pub fn source(bytes: &[u8], around: &OpenContext) -> Result<ParsedProgram> {
+    if !OnnxModel::is_onnx(bytes) {
         let (form, module) = module(bytes)?;
-        return Ok(Source::Module(form, module));
+        return Ok(ParsedProgram::Module(form, module));
     }
     let read = onnx(bytes, around)?.import(&around.sizes)?;
-    let imported = Imported::of_graph(read.graph);
-    Ok(Source::Onnx(Box::new(Opened { form: Form::Onnx, imported, settled: read.settled })))
+    let imported = ImportedProgram::of_graph(read.graph);
+    Ok(ParsedProgram::Onnx(Box::new(ProgramFile {
+        form: ProgramFormat::Onnx,
+        imported,
+        settled: read.settled,
+    })))
 }
 
 /// Reads an ONNX model, and the files beside it that hold its constants.
 ///
 /// # Errors
 /// When it is damaged, or such a file cannot be read.
-pub fn onnx(bytes: &[u8], around: &Around) -> Result<Model> {
+pub fn onnx(bytes: &[u8], around: &OpenContext) -> Result<OnnxModel> {
     let beside = |file: &str| match &around.folder {
         Some(folder) => {
             let path = folder.join(file);
@@ -106,19 +110,19 @@ pub fn onnx(bytes: &[u8], around: &Around) -> Result<Model> {
         None => Err(Error::new(ErrorKind::Unsupported, format!("constants lie in another file, {file}"))
             .hint("name the model by its path, with that file beside it")),
     };
-    Model::from_parts("the ONNX model", bytes, &beside)
+    OnnxModel::from_parts("the ONNX model", bytes, &beside)
 }
 
 /// A function of a source as a program: the one of a name, or that of [`open`].
 ///
 /// # Errors
 /// As [`open_function`].
-pub fn function(source: &Source, name: Option<&str>) -> Result<Opened> {
+pub fn function(source: &ParsedProgram, name: Option<&str>) -> Result<ProgramFile> {
     let named = name.map(|n| n.trim_start_matches('@'));
     let (form, module) = match source {
-        Source::Module(form, module) => (*form, module),
-        Source::Onnx(opened) if named.is_none_or(|n| n == "main") => return Ok((**opened).clone()),
-        Source::Onnx(_) => {
+        ParsedProgram::Module(form, module) => (*form, module),
+        ParsedProgram::Onnx(opened) if named.is_none_or(|n| n == "main") => return Ok((**opened).clone()),
+        ParsedProgram::Onnx(_) => {
             let e = Error::new(ErrorKind::Config, "an ONNX model has one function");
             return Err(e.hint("leave --function out"));
         }
@@ -135,12 +139,12 @@ pub fn function(source: &Source, name: Option<&str>) -> Result<Opened> {
         },
     };
     let imported = imported.map_err(|e| e.hint(UNREAD))?;
-    Ok(Opened { form, imported, settled: Vec::new() })
+    Ok(ProgramFile { form, imported, settled: Vec::new() })
 }
 
 /// Names of the functions of a file that is no program but many tests: there is no `main`, and several take nothing. Else none.
-pub fn tests(source: &Source) -> Vec<String> {
-    let Source::Module(_, module) = source else { return Vec::new() };
+pub fn tests(source: &ParsedProgram) -> Vec<String> {
+    let ParsedProgram::Module(_, module) = source else { return Vec::new() };
     let own = || module.functions.iter().filter(|f| !f.is_private);
     let is_program = own().any(|f| f.name == "main" || !f.body.arguments.is_empty());
     if is_program || own().count() < 2 { Vec::new() } else { own().map(|f| f.name.clone()).collect() }
@@ -150,10 +154,10 @@ pub fn tests(source: &Source) -> Vec<String> {
 ///
 /// # Errors
 /// When what is written for an ONNX model does not read, which is a defect.
-pub fn as_module(source: Source) -> Result<Module> {
+pub fn as_module(source: ParsedProgram) -> Result<MlirModule> {
     match source {
-        Source::Module(_, module) => Ok(module),
-        Source::Onnx(opened) => {
+        ParsedProgram::Module(_, module) => Ok(module),
+        ParsedProgram::Onnx(opened) => {
             let graph = &opened.imported.program.graph;
             systole_mlir::text::parse(&systole_ir::text::print_program(graph, &[], None))
         }
@@ -164,9 +168,9 @@ pub fn as_module(source: Source) -> Result<Module> {
 ///
 /// # Errors
 /// `Data` where it is no program, says which kind of file it seems to be; else with line and column, or byte.
-pub fn module(bytes: &[u8]) -> Result<(Form, Module)> {
+pub fn module(bytes: &[u8]) -> Result<(ProgramFormat, MlirModule)> {
     if bytes.starts_with(BYTECODE) {
-        return Ok((Form::Bytecode, systole_bytecode::parse(bytes)?));
+        return Ok((ProgramFormat::Bytecode, systole_bytecode::parse(bytes)?));
     }
     if let Some((what, hint)) = other_kind(bytes) {
         return Err(Error::new(ErrorKind::Data, format!("this is no program: {what}")).hint(hint));
@@ -178,7 +182,7 @@ pub fn module(bytes: &[u8]) -> Result<(Form, Module)> {
             .because("it is no UTF-8 there, and bytecode begins with ML\\xefR")
             .hint(HINT)
     })?;
-    Ok((Form::Text, systole_mlir::text::parse(text).map_err(|e| e.hint(HINT))?))
+    Ok((ProgramFormat::Text, systole_mlir::text::parse(text).map_err(|e| e.hint(HINT))?))
 }
 
 const HINT: &str = "StableHLO is read as JAX (jax.jit(f).lower(x).as_text()), PyTorch/XLA, MLIR's printer and `systole show \

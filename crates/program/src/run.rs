@@ -4,20 +4,22 @@ use crate::inputs::{name, type_text};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_ir::Graph;
-use systole_mlir::import::{Check, Imported};
-use systole_mlir::interface::{Face, Interface};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, Executable, Report};
+use systole_mlir::import::{ImportedProgram, ResultCheck};
+use systole_mlir::interface::{ProgramInterface, ProgramPort};
+use systole_runtime::{
+    Backend, Buffer, CompileOptions, DeviceId, Executable, ExecutableArg, ExecutableReport,
+};
 
 /// A result as the IR holds it.
 #[derive(Clone, Debug)]
-pub struct Value {
+pub struct ResultValue {
     /// What the program's writer calls it.
-    pub face: Face,
+    pub face: ProgramPort,
     /// The arrays that hold it.
     pub held: Vec<Literal>,
 }
 
-impl Value {
+impl ResultValue {
     /// `f32[2, 3]`, with the element's own name.
     pub fn ty(&self) -> String {
         type_text(&self.face)
@@ -34,31 +36,31 @@ impl Value {
 
 /// What a run gave.
 #[derive(Clone, Debug)]
-pub struct Ran {
+pub struct RunResults {
     /// The results.
-    pub values: Vec<Value>,
+    pub values: Vec<ResultValue>,
     /// What became of each claim of the program about its own results; an error says which element differs.
     pub checks: Vec<Result<(), String>>,
 }
 
 /// A program, compiled for a device.
-pub struct Runner {
+pub struct ProgramRunner {
     executable: Arc<dyn Executable>,
     backend: Arc<dyn Backend>,
-    interface: Interface,
-    checks: Vec<Check>,
+    interface: ProgramInterface,
+    checks: Vec<ResultCheck>,
 }
 
-impl Runner {
+impl ProgramRunner {
     /// Compiles a program as it is: no bits are given up for speed.
     ///
     /// # Errors
     /// When it needs more memory than there is; those of the device.
-    pub fn new(program: &Imported, backend: &Arc<dyn Backend>) -> Result<Runner> {
+    pub fn new(program: &ImportedProgram, backend: &Arc<dyn Backend>) -> Result<ProgramRunner> {
         let graph = &program.program.graph;
         fits(graph, backend.name() == "ref")?;
         let options = CompileOptions { label: graph.name.clone(), ..CompileOptions::default() };
-        Ok(Runner {
+        Ok(ProgramRunner {
             executable: backend.compile(graph, &options)?,
             backend: backend.clone(),
             interface: program.interface.clone(),
@@ -67,7 +69,7 @@ impl Runner {
     }
 
     /// What compiling found out.
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &ExecutableReport {
         self.executable.report()
     }
 
@@ -89,7 +91,7 @@ impl Runner {
     /// # Errors
     /// Those of the device.
     pub fn run(&self, arguments: &[Buffer]) -> Result<Vec<Buffer>> {
-        let results = self.executable.run(arguments.iter().map(Arg::Borrow).collect())?;
+        let results = self.executable.run(arguments.iter().map(ExecutableArg::Borrow).collect())?;
         results.iter().try_for_each(Buffer::block_until_ready)?;
         Ok(results)
     }
@@ -98,23 +100,23 @@ impl Runner {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn results(&self, results: &[Buffer]) -> Result<Ran> {
+    pub fn results(&self, results: &[Buffer]) -> Result<RunResults> {
         let arrays = results.iter().map(Buffer::to_literal).collect::<Result<Vec<_>>>()?;
-        let value = |face: &Face| {
+        let value = |face: &ProgramPort| {
             let held = arrays.get(face.first..face.first + face.element.held().len());
             let held = held.ok_or_else(|| Error::new(ErrorKind::Bug, "the device gave too few results"))?;
-            Ok(Value { face: face.clone(), held: held.to_vec() })
+            Ok(ResultValue { face: face.clone(), held: held.to_vec() })
         };
         let values = self.interface.results.iter().map(value).collect::<Result<Vec<_>>>()?;
-        let compared: usize = self.checks.iter().map(Check::arrays).sum();
+        let compared: usize = self.checks.iter().map(ResultCheck::arrays).sum();
         let too_few = || Error::new(ErrorKind::Bug, "the device gave too few results");
         let mut rest = arrays.len().checked_sub(compared).map(|at| &arrays[at..]).ok_or_else(too_few)?;
-        let mut judge = |check: &Check| {
+        let mut judge = |check: &ResultCheck| {
             let (own, others) = rest.split_at(check.arrays());
             rest = others;
             check.run(&own.iter().collect::<Vec<_>>())
         };
-        Ok(Ran { values, checks: self.checks.iter().map(&mut judge).collect() })
+        Ok(RunResults { values, checks: self.checks.iter().map(&mut judge).collect() })
     }
 }
 

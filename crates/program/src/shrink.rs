@@ -5,7 +5,7 @@
 mod bodies;
 mod sizes;
 
-use bodies::{Fixed, moved};
+use bodies::{LoopControl, moved};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use systole_ir::{Graph, Node, ValueId};
 
 /// A program and what it is given.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct FailingCase {
     /// The program.
     pub graph: Arc<Graph>,
     /// An array for each parameter.
@@ -23,21 +23,21 @@ pub struct Case {
 }
 
 /// What says whether a case fails, and what its values are.
-pub trait Judge {
+pub trait FailureOracle {
     /// Whether the case fails as the whole did.
-    fn fails(&mut self, case: &Case) -> bool;
+    fn fails(&mut self, case: &FailingCase) -> bool;
 
     /// The results of a program where nothing fails; `None`: nobody could compute them.
-    fn values(&mut self, case: &Case) -> Option<Vec<Literal>>;
+    fn values(&mut self, case: &FailingCase) -> Option<Vec<Literal>>;
 
     /// Is told of each smaller case that fails.
-    fn smaller(&mut self, case: &Case);
+    fn smaller(&mut self, case: &FailingCase);
 }
 
-impl Case {
-    fn with_size(&self, size: usize, smaller: usize) -> Option<Case> {
+impl FailingCase {
+    fn with_size(&self, size: usize, smaller: usize) -> Option<FailingCase> {
         let (graph, arguments) = sizes::with(&self.graph, &self.arguments, (size, smaller))?;
-        Some(Case { graph, arguments })
+        Some(FailingCase { graph, arguments })
     }
 
     /// Ops that are no parameters, those in bodies too.
@@ -52,7 +52,7 @@ impl Case {
     }
 
     /// Without what no result needs: ops, and arguments.
-    fn tidy(&self) -> Case {
+    fn tidy(&self) -> FailingCase {
         let live = self.graph.live(&self.graph.results);
         let mut new = BTreeMap::new();
         let mut out = Graph { name: "main".into(), scopes: vec![String::new()], ..Graph::default() };
@@ -70,17 +70,17 @@ impl Case {
             out.nodes.push(node);
         }
         out.results = self.graph.results.iter().map(|v| moved(&new, *v)).collect();
-        Case { graph: Arc::new(out), arguments }
+        FailingCase { graph: Arc::new(out), arguments }
     }
 
     /// With other results.
-    fn returning(&self, results: Vec<ValueId>) -> Case {
+    fn returning(&self, results: Vec<ValueId>) -> FailingCase {
         let graph = Arc::new(Graph { results, ..(*self.graph).clone() });
-        Case { graph, arguments: self.arguments.clone() }.tidy()
+        FailingCase { graph, arguments: self.arguments.clone() }.tidy()
     }
 
     /// With values in the place of the nodes that make them: an argument where `given` has an array.
-    fn with_given(&self, replaced: &BTreeMap<ValueId, Literal>) -> Case {
+    fn with_given(&self, replaced: &BTreeMap<ValueId, Literal>) -> FailingCase {
         let nodes: BTreeSet<usize> = replaced.keys().map(|v| v.index()).collect();
         let mut out = Graph { params: Vec::new(), nodes: Vec::new(), ..(*self.graph).clone() };
         let (mut new, mut place) = (BTreeMap::new(), BTreeMap::new());
@@ -115,11 +115,11 @@ impl Case {
         }
         out.results = self.graph.results.iter().map(|v| at(*v, &new)).collect();
         out.param_names = vec![String::new(); out.params.len()];
-        Case { graph: Arc::new(out), arguments }.tidy()
+        FailingCase { graph: Arc::new(out), arguments }.tidy()
     }
 
     /// With constants in the place of some arguments.
-    fn with_constant(&self, argument: usize, value: Literal) -> Case {
+    fn with_constant(&self, argument: usize, value: Literal) -> FailingCase {
         let mut graph = (*self.graph).clone();
         if let Some(node) = graph.params.get(argument).and_then(|p| graph.nodes.get_mut(p.index())) {
             node.op = Op::Constant(Constant { value });
@@ -132,13 +132,18 @@ impl Case {
         nodes.iter_mut().flat_map(|n| n.inputs.iter_mut()).for_each(|v| *v = moved(&new, *v));
         graph.nodes = nodes;
         graph.results.iter_mut().for_each(|v| *v = moved(&new, *v));
-        Case { graph: Arc::new(graph), arguments: self.arguments.clone() }.tidy()
+        FailingCase { graph: Arc::new(graph), arguments: self.arguments.clone() }.tidy()
     }
 }
 
 /// Makes a failing case as small as can be done until `deadline`. `culprit` is the node that is thought to be at fault.
-pub fn shrink(case: &Case, culprit: Option<usize>, judge: &mut dyn Judge, deadline: Instant) -> Case {
-    let mut work = Work { case: case.clone(), judge, deadline };
+pub fn shrink(
+    case: &FailingCase,
+    culprit: Option<usize>,
+    judge: &mut dyn FailureOracle,
+    deadline: Instant,
+) -> FailingCase {
+    let mut work = Shrinker { case: case.clone(), judge, deadline };
     work.take(&case.tidy());
     if let Some(node) = culprit {
         let count = case.graph.nodes.get(node).map_or(0, |n| n.outs.len());
@@ -159,20 +164,20 @@ pub fn shrink(case: &Case, culprit: Option<usize>, judge: &mut dyn Judge, deadli
     }
 }
 
-struct Work<'a> {
+struct Shrinker<'a> {
     /// The smallest case so far.
-    case: Case,
-    judge: &'a mut dyn Judge,
+    case: FailingCase,
+    judge: &'a mut dyn FailureOracle,
     deadline: Instant,
 }
 
-impl Work<'_> {
+impl Shrinker<'_> {
     fn is_late(&self) -> bool {
         Instant::now() >= self.deadline
     }
 
     /// Goes on with a case if it fails.
-    fn take(&mut self, case: &Case) -> bool {
+    fn take(&mut self, case: &FailingCase) -> bool {
         if self.is_late() || case.graph.results.is_empty() || case.graph.verify().is_err() {
             return false;
         }
@@ -272,7 +277,7 @@ impl Work<'_> {
             .flat_map(|i| (0..graph.nodes[i].outs.len()).map(move |out| ValueId::new(i, out)))
             .collect();
         let whole = Graph { results: all.clone(), ..(**graph).clone() };
-        let whole = Case { graph: Arc::new(whole), arguments: self.case.arguments.clone() };
+        let whole = FailingCase { graph: Arc::new(whole), arguments: self.case.arguments.clone() };
         let types: Vec<TensorType> = all.iter().map(|v| self.case.graph.ty(*v).clone()).collect();
         let values = self.judge.values(&whole).filter(|v| v.len() == all.len());
         let values = values.unwrap_or_else(|| types.into_iter().map(Literal::zeros).collect());
@@ -284,9 +289,9 @@ impl Work<'_> {
         let mut node = self.case.graph.nodes.len();
         while node > 0 && !self.is_late() {
             node -= 1;
-            let graphs = bodies::opened(&self.case.graph, node, &Fixed::default());
-            let case = |g| Case { graph: Arc::new(g), arguments: self.case.arguments.clone() }.tidy();
-            let cases: Vec<Case> = graphs.into_iter().map(case).collect();
+            let graphs = bodies::opened(&self.case.graph, node, &LoopControl::default());
+            let case = |g| FailingCase { graph: Arc::new(g), arguments: self.case.arguments.clone() }.tidy();
+            let cases: Vec<FailingCase> = graphs.into_iter().map(case).collect();
             if cases.iter().any(|case| case.weight() < self.case.weight() && self.take(case)) {
                 // What was in the body may have bodies.
                 node = self.case.graph.nodes.len();
@@ -315,17 +320,17 @@ impl Work<'_> {
     /// Goes on with another body if that has fewer ops and fails too.
     fn take_body(&mut self, path: &[(usize, usize)], body: Graph) -> bool {
         let graph = bodies::with(&self.case.graph, path, body);
-        let case = |graph| Case { graph: Arc::new(graph), arguments: self.case.arguments.clone() };
+        let case = |graph| FailingCase { graph: Arc::new(graph), arguments: self.case.arguments.clone() };
         graph.map(case).is_some_and(|case| case.weight() < self.case.weight() && self.take(&case))
     }
 
-    /// As [`Work::opened`], in a body.
+    /// As [`Shrinker::opened`], in a body.
     fn body_opened(&mut self, path: &[(usize, usize)]) {
         let mut node = self.body(path).map_or(0, |b| b.nodes.len());
         while node > 0 && !self.is_late() {
             node -= 1;
             let Some(body) = self.body(path) else { return };
-            let graphs = bodies::opened(&body, node, &Fixed::of(&self.case.graph, path));
+            let graphs = bodies::opened(&body, node, &LoopControl::of(&self.case.graph, path));
             if graphs.iter().any(|g| self.take_body(path, bodies::tidy(g))) {
                 node = self.body(path).map_or(0, |b| b.nodes.len());
             }
@@ -336,7 +341,7 @@ impl Work<'_> {
         let count = self.body(path).map_or(0, |b| b.results.len());
         for result in 0..count {
             loop {
-                let fixed = Fixed::of(&self.case.graph, path);
+                let fixed = LoopControl::of(&self.case.graph, path);
                 let all = self.body(path).map_or(Vec::new(), |b| bodies::with_results(&b, result, &fixed));
                 if !all.into_iter().any(|body| self.take_body(path, body)) {
                     break;
@@ -352,7 +357,7 @@ impl Work<'_> {
             while end > 0 && !self.is_late() {
                 let begin = end.saturating_sub(size);
                 let numbers = if size == 1 { &[0.0, 1.0][..] } else { &[0.0] };
-                let fixed = Fixed::of(&self.case.graph, path);
+                let fixed = LoopControl::of(&self.case.graph, path);
                 let fewer = numbers.iter().any(|number| {
                     let body = self.body(path);
                     let body = body.and_then(|b| bodies::with_numbers(&b, begin..end, *number, &fixed));

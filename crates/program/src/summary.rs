@@ -8,7 +8,7 @@ const FIRST: usize = 8;
 
 /// What there is to say of an array. A complex one is two arrays: its real and its imaginary parts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Summary {
+pub struct ArraySummary {
     /// The first elements as text.
     pub first: Vec<String>,
     /// Elements of the whole array.
@@ -22,9 +22,9 @@ pub struct Summary {
     pub infinite: usize,
 }
 
-impl Summary {
+impl ArraySummary {
     /// Of the arrays that hold one value.
-    pub fn of(held: &[Literal]) -> Summary {
+    pub fn of(held: &[Literal]) -> ArraySummary {
         let elements = held.first().map_or(0, |x| x.ty().elements());
         let complex = held.len() == 2;
         let number = |i: usize| match held {
@@ -52,11 +52,11 @@ impl Summary {
             _ => held.first().map_or(String::new(), |x| text(x.get(i))),
         };
         let first = (0..elements.min(FIRST)).map(shown).collect();
-        Summary { first, elements, range, nan, infinite }
+        ArraySummary { first, elements, range, nan, infinite }
     }
 }
 
-impl std::fmt::Display for Summary {
+impl std::fmt::Display for ArraySummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut line = format!("[{}", self.first.join(", "));
         if self.elements > self.first.len() {
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn arrays_are_told_in_a_line() {
-        let told = |held: &[Literal]| Summary::of(held).to_string();
+        let told = |held: &[Literal]| ArraySummary::of(held).to_string();
         assert_eq!(told(&[f32s(&[1.0, 2.5, -3.0])]), "[1, 2.5, -3]  min -3, max 2.5, mean 0.166667");
         assert_eq!(told(&[f32s(&[f32::NAN, f32::NAN])]), "[NaN, NaN]  2 NaN");
         assert_eq!(

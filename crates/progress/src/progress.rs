@@ -13,13 +13,13 @@ use systole_nn::{Logs, counted};
 static CURRENT: Mutex<(String, usize)> = Mutex::new((String::new(), 0));
 
 /// Sees events before they are shown.
-pub type Watcher = fn(&ProgressEvent<'_>);
+pub type EventListener = fn(&ProgressEvent<'_>);
 
 /// What sees events, where something does.
-static WATCHER: Mutex<Option<Watcher>> = Mutex::new(None);
+static WATCHER: Mutex<Option<EventListener>> = Mutex::new(None);
 
 /// Sets what sees events from now on.
-pub fn set_watcher(watcher: Option<Watcher>) {
+pub fn set_watcher(watcher: Option<EventListener>) {
     *WATCHER.lock().unwrap_or_else(PoisonError::into_inner) = watcher;
 }
 
@@ -52,9 +52,9 @@ pub fn show(event: &ProgressEvent<'_>) {
             *current = (format!("Epoch {}/{epochs}", epoch + 1), *before);
         }
         ProgressEvent::Batch { step, steps, elapsed, data_wait, device_wait, logs } => {
-            let at = Moment { step: *step, steps: *steps, elapsed: *elapsed, data_wait: *data_wait };
+            let at = EpochPosition { step: *step, steps: *steps, elapsed: *elapsed, data_wait: *data_wait };
             if let Some(width) = width {
-                terminal::draw(&Parts::new(&current, at, *device_wait, logs).running(width));
+                terminal::draw(&LineParts::new(&current, at, *device_wait, logs).running(width));
             }
         }
         ProgressEvent::Note(text) => terminal::tell(text),
@@ -64,9 +64,9 @@ pub fn show(event: &ProgressEvent<'_>) {
             terminal::tell(&format!("{}, after {step} steps of it: {}", current.0, values.join("  ")));
         }
         ProgressEvent::EpochEnd { step, steps, elapsed, data_wait, device_wait, logs } => {
-            let at = Moment { step: *step, steps: *steps, elapsed: *elapsed, data_wait: *data_wait };
+            let at = EpochPosition { step: *step, steps: *steps, elapsed: *elapsed, data_wait: *data_wait };
             terminal::print(&match width {
-                Some(width) => Parts::new(&current, at, *device_wait, logs).finished(width),
+                Some(width) => LineParts::new(&current, at, *device_wait, logs).finished(width),
                 None => plain(current.1, &current.0, at, *device_wait, logs, false),
             });
         }
@@ -75,7 +75,7 @@ pub fn show(event: &ProgressEvent<'_>) {
 
 /// How far an epoch is.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct EpochPosition {
     /// Steps taken.
     pub step: usize,
     /// Steps in the epoch, where known.
@@ -87,17 +87,17 @@ pub struct Moment {
 }
 
 /// `Epoch 1/5  30/60 [=====>    ] 1s 23ms/step, 1s left, 2% data wait  loss: 0.7155  accuracy: 0.71`
-pub fn line(heading: &str, at: Moment, logs: &Logs, running: bool) -> String {
+pub fn line(heading: &str, at: EpochPosition, logs: &Logs, running: bool) -> String {
     line_since(0, heading, at, logs, running)
 }
 
 /// As [`line()`], where the time is that of the steps after the first `before`.
-fn line_since(before: usize, heading: &str, at: Moment, logs: &Logs, running: bool) -> String {
+fn line_since(before: usize, heading: &str, at: EpochPosition, logs: &Logs, running: bool) -> String {
     plain(before, heading, at, 0.0, logs, running)
 }
 
-fn plain(before: usize, heading: &str, at: Moment, device: f64, logs: &Logs, running: bool) -> String {
-    let Moment { step, steps, elapsed, data_wait } = at;
+fn plain(before: usize, heading: &str, at: EpochPosition, device: f64, logs: &Logs, running: bool) -> String {
+    let EpochPosition { step, steps, elapsed, data_wait } = at;
     let per_step = elapsed.as_secs_f64() / step.saturating_sub(before).max(1) as f64;
     let mut text = match steps {
         Some(n) => format!("{heading}  {step:>w$}/{n} {}", bar(step, n), w = n.to_string().len()),
@@ -137,11 +137,11 @@ const NARROW: usize = 60;
 const INDENT: &str = "  ";
 
 /// What a line on a terminal is made of, in its order.
-struct Parts {
+struct LineParts {
     heading: String,
     /// Loss and metrics, by their names and by short ones: those of training, and those of the validation.
     values: [[Vec<String>; 2]; 2],
-    at: Moment,
+    at: EpochPosition,
     /// `30/60`
     count: String,
     /// `0s 23ms/step`
@@ -156,11 +156,16 @@ struct Parts {
 const TIME: usize = 5;
 const METRICS: usize = 9;
 
-impl Parts {
-    fn new((heading, before): &(String, usize), at: Moment, device_wait: f64, logs: &Logs) -> Parts {
-        let Moment { step, steps, elapsed, data_wait } = at;
+impl LineParts {
+    fn new(
+        (heading, before): &(String, usize),
+        at: EpochPosition,
+        device_wait: f64,
+        logs: &Logs,
+    ) -> LineParts {
+        let EpochPosition { step, steps, elapsed, data_wait } = at;
         let per_step = elapsed.as_secs_f64() / step.saturating_sub(*before).max(1) as f64;
-        Parts {
+        LineParts {
             heading: heading.clone(),
             values: [false, true].map(|short| [false, true].map(|val| values(logs, short, val))),
             at,
@@ -294,7 +299,7 @@ mod tests {
     fn lines_read_like_keras() {
         let mut logs = Logs::new();
         logs.insert("loss", 0.71554);
-        let at = |step, steps, ms, data_wait| Moment {
+        let at = |step, steps, ms, data_wait| EpochPosition {
             step,
             steps,
             elapsed: Duration::from_millis(ms),
@@ -312,16 +317,18 @@ mod tests {
 
     #[test]
     fn a_run_that_goes_on_in_an_epoch_counts_the_time_of_its_own_steps() {
-        let at = Moment { step: 30, steps: Some(60), elapsed: Duration::from_millis(23), data_wait: 0.0 };
+        let at =
+            EpochPosition { step: 30, steps: Some(60), elapsed: Duration::from_millis(23), data_wait: 0.0 };
         let text = line_since(29, "Epoch 1/5", at, &Logs::new(), true);
         assert!(text.contains("30/60") && text.contains(" 23ms/step"), "{text}");
     }
 
-    fn parts(step: usize, values: &[(&str, f64)]) -> Parts {
+    fn parts(step: usize, values: &[(&str, f64)]) -> LineParts {
         let mut logs = Logs::new();
         values.iter().for_each(|(name, v)| logs.insert(*name, *v));
-        let at = Moment { step, steps: Some(60), elapsed: Duration::from_millis(690), data_wait: 0.021 };
-        Parts::new(&("Epoch 1/5".into(), 0), at, 0.04, &logs)
+        let at =
+            EpochPosition { step, steps: Some(60), elapsed: Duration::from_millis(690), data_wait: 0.021 };
+        LineParts::new(&("Epoch 1/5".into(), 0), at, 0.04, &logs)
     }
 
     const KERAS: [(&str, f64); 4] = [

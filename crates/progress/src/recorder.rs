@@ -10,7 +10,7 @@ const MOST: usize = 2000;
 
 /// What was seen of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Recorded {
+pub struct RecordedProgress {
     /// The mean loss of the steps since the point before, by the number of the step at the end.
     pub by_step: Vec<(f64, f64)>,
     /// From the last steps of epochs to their ends.
@@ -18,8 +18,8 @@ pub struct Recorded {
 }
 
 #[derive(Default)]
-struct Recorder {
-    seen: Recorded,
+struct ProgressRecorder {
+    seen: RecordedProgress,
     epoch: usize,
     /// Steps of the epochs before, where they are not known in advance.
     base: usize,
@@ -28,7 +28,7 @@ struct Recorder {
     last_step: Option<Instant>,
 }
 
-static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
+static RECORDER: Mutex<Option<ProgressRecorder>> = Mutex::new(None);
 
 /// Takes one event in.
 pub fn take(event: &ProgressEvent<'_>) {
@@ -37,12 +37,12 @@ pub fn take(event: &ProgressEvent<'_>) {
 }
 
 /// What there is.
-pub fn recorded() -> Recorded {
+pub fn recorded() -> RecordedProgress {
     let recorder = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
-    recorder.as_ref().map_or_else(Recorded::default, |r| r.seen.clone())
+    recorder.as_ref().map_or_else(RecordedProgress::default, |r| r.seen.clone())
 }
 
-impl Recorder {
+impl ProgressRecorder {
     fn take(&mut self, event: &ProgressEvent<'_>) {
         match event {
             ProgressEvent::EpochBegin { epoch, steps, before, .. } => {
@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn means_since_the_begin_become_means_of_stretches() {
-        let mut r = Recorder::default();
-        let batch = |r: &mut Recorder, step: usize, loss: f64| {
+        let mut r = ProgressRecorder::default();
+        let batch = |r: &mut ProgressRecorder, step: usize, loss: f64| {
             let mut logs = Logs::new();
             logs.insert("loss", loss);
             let (elapsed, steps) = (Duration::ZERO, Some(4));

@@ -15,7 +15,7 @@ const USUAL: usize = 80;
 
 /// Where a line goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stream {
+pub enum OutputStream {
     /// Standard output.
     Out,
     /// Standard error.
@@ -23,22 +23,22 @@ pub enum Stream {
 }
 
 /// Takes a line in place of its stream; `false`: it does not.
-pub type Sink = fn(Stream, &str) -> bool;
+pub type LineSink = fn(OutputStream, &str) -> bool;
 
 /// What takes lines while something else is on the screen.
-static SINK: Mutex<Option<Sink>> = Mutex::new(None);
+static SINK: Mutex<Option<LineSink>> = Mutex::new(None);
 
-fn sink() -> Option<Sink> {
+fn sink() -> Option<LineSink> {
     *SINK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sets what takes lines; `None`: they are written.
-pub fn set_sink(sink: Option<Sink>) {
+pub fn set_sink(sink: Option<LineSink>) {
     *SINK.lock().unwrap_or_else(PoisonError::into_inner) = sink;
 }
 
 /// Whether something else took the line.
-pub fn is_taken(stream: Stream, text: &str) -> bool {
+pub fn is_taken(stream: OutputStream, text: &str) -> bool {
     sink().is_some_and(|takes| takes(stream, text))
 }
 
@@ -74,7 +74,7 @@ pub fn draw(line: &str) {
 
 /// Writes a line (or several) that stays.
 pub fn print(text: &str) {
-    if is_taken(Stream::Err, text) {
+    if is_taken(OutputStream::Err, text) {
         return;
     }
     let clear = if DRAWN.swap(false, Relaxed) { "\r\x1b[J" } else { "" };

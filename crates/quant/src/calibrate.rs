@@ -1,17 +1,17 @@
 //! What values tensors take on samples, and which range of them integers shall cover.
 
-use crate::float_eval::{Floats, Wanted, made};
-use crate::io_quantization::Engine;
+use crate::float_eval::{FloatEvaluator, TensorQuery, made};
+use crate::io_quantization::GraphEngine;
 use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
-use systole_tflite::{Interpreter, Model};
+use systole_tflite::{TfliteInterpreter, TfliteModel};
 
 /// Bins of a histogram.
 const BINS: usize = 2048;
 
 /// How a range is chosen from what was seen.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub enum Method {
+pub enum RangeMethod {
     /// From the least to the greatest value.
     #[default]
     MinMax,
@@ -27,22 +27,22 @@ pub enum Method {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Calibration {
     /// How a range is chosen.
-    pub method: Method,
+    pub method: RangeMethod,
     /// Threads that run samples where the interpreter does. The ranges are the same for any number.
     pub threads: usize,
     /// What computes the floats: the CPU engine, which takes many samples at once, or the interpreter.
-    pub engine: Engine,
+    pub engine: GraphEngine,
 }
 
 impl Default for Calibration {
     fn default() -> Calibration {
-        Calibration { method: Method::MinMax, threads: 1, engine: Engine::Fast }
+        Calibration { method: RangeMethod::MinMax, threads: 1, engine: GraphEngine::Fast }
     }
 }
 
 /// Ranges of the tensors of a graph.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Ranges {
+pub struct TensorRanges {
     /// What integers shall cover, of each tensor of floats that is computed or given.
     pub chosen: Vec<Option<(f32, f32)>>,
     /// What was seen.
@@ -53,9 +53,9 @@ pub struct Ranges {
     pub steps: BTreeMap<usize, Vec<f32>>,
 }
 
-impl Ranges {
-    fn none() -> Ranges {
-        Ranges { chosen: Vec::new(), seen: Vec::new(), clipped: Vec::new(), steps: BTreeMap::new() }
+impl TensorRanges {
+    fn none() -> TensorRanges {
+        TensorRanges { chosen: Vec::new(), seen: Vec::new(), clipped: Vec::new(), steps: BTreeMap::new() }
     }
 }
 
@@ -64,12 +64,12 @@ impl Calibration {
     ///
     /// # Errors
     /// When there is no sample, one does not fit, all inputs are 0, or a value is NaN or infinite; names the tensor.
-    pub fn ranges(&self, model: &Model, samples: &[Literal]) -> Result<Ranges> {
+    pub fn ranges(&self, model: &TfliteModel, samples: &[Literal]) -> Result<TensorRanges> {
         self.ranges_of_inputs(model, &samples.iter().map(|x| vec![x.clone()]).collect::<Vec<_>>())
     }
 
     /// As [`Calibration::ranges`], of a graph of several inputs: each sample is one array for each of them.
-    pub fn ranges_of_inputs(&self, model: &Model, samples: &[Vec<Literal>]) -> Result<Ranges> {
+    pub fn ranges_of_inputs(&self, model: &TfliteModel, samples: &[Vec<Literal>]) -> Result<TensorRanges> {
         if samples.is_empty() {
             return Err(
                 Error::new(ErrorKind::Data, "there are no samples to calibrate on").hint("give at least one")
@@ -83,17 +83,17 @@ impl Calibration {
                     .hint("calibrate on samples like those that the model will see: --data-dir, --samples"));
             }
         }
-        if self.method == Method::MinMax {
-            return Ok(Ranges {
+        if self.method == RangeMethod::MinMax {
+            return Ok(TensorRanges {
                 chosen: seen.clone(),
                 clipped: vec![0.0; seen.len()],
                 seen,
-                ..Ranges::none()
+                ..TensorRanges::none()
             });
         }
         let histograms = self.histograms(model, samples, &seen)?;
         let clipped = vec![0.0; seen.len()];
-        let mut ranges = Ranges { chosen: seen.clone(), clipped, seen, ..Ranges::none() };
+        let mut ranges = TensorRanges { chosen: seen.clone(), clipped, seen, ..TensorRanges::none() };
         for (i, bins) in histograms.iter().enumerate() {
             let Some(range) = ranges.seen[i].filter(|(low, high)| high > low) else { continue };
             let h = Histogram { bins, range };
@@ -105,18 +105,23 @@ impl Calibration {
     }
 
     /// A graph whose results tell of all tensors of floats that are made, where the engine has it.
-    fn on_engine(&self, model: &Model, wanted: Wanted, samples: usize) -> Option<(Vec<usize>, Floats)> {
+    fn on_engine(
+        &self,
+        model: &TfliteModel,
+        wanted: TensorQuery,
+        samples: usize,
+    ) -> Option<(Vec<usize>, FloatEvaluator)> {
         let tensors = made(model);
-        if self.engine == Engine::Reference || tensors.is_empty() {
+        if self.engine == GraphEngine::Reference || tensors.is_empty() {
             return None;
         }
-        let floats = Floats::new(model, &tensors, wanted, samples).ok()?;
+        let floats = FloatEvaluator::new(model, &tensors, wanted, samples).ok()?;
         Some((tensors, floats))
     }
 
     /// What the engine sees; nothing where the interpreter must tell which sample is at fault.
-    fn seen_fast(&self, model: &Model, samples: &[Vec<Literal>]) -> Option<Vec<Option<(f32, f32)>>> {
-        let (tensors, floats) = self.on_engine(model, Wanted::Ends, samples.len())?;
+    fn seen_fast(&self, model: &TfliteModel, samples: &[Vec<Literal>]) -> Option<Vec<Option<(f32, f32)>>> {
+        let (tensors, floats) = self.on_engine(model, TensorQuery::Ends, samples.len())?;
         let mut all = vec![None; model.tensors.len()];
         let mut add = |t: usize, low: f32, high: f32| {
             let (least, greatest) = all[t].unwrap_or((f32::INFINITY, f32::NEG_INFINITY));
@@ -142,7 +147,7 @@ impl Calibration {
         (ran.is_ok() && is_finite).then_some(all)
     }
 
-    fn seen(&self, model: &Model, samples: &[Vec<Literal>]) -> Result<Vec<Option<(f32, f32)>>> {
+    fn seen(&self, model: &TfliteModel, samples: &[Vec<Literal>]) -> Result<Vec<Option<(f32, f32)>>> {
         if let Some(all) = self.seen_fast(model, samples) {
             return Ok(all);
         }
@@ -175,7 +180,7 @@ impl Calibration {
 
     fn histograms(
         &self,
-        model: &Model,
+        model: &TfliteModel,
         samples: &[Vec<Literal>],
         seen: &[Option<(f32, f32)>],
     ) -> Result<Vec<Vec<u64>>> {
@@ -190,7 +195,7 @@ impl Calibration {
             }
             Ok(())
         };
-        if let Some((tensors, floats)) = self.on_engine(model, Wanted::Values, samples.len()) {
+        if let Some((tensors, floats)) = self.on_engine(model, TensorQuery::Values, samples.len()) {
             let mut all = vec![Vec::new(); n];
             for (i, x) in samples.iter().flat_map(|sample| model.inputs.iter().zip(sample)) {
                 if x.dtype() == DType::F32 {
@@ -219,12 +224,12 @@ impl Calibration {
     /// What each thread gathers of the floats that go through the graph.
     fn gather<A: Send>(
         &self,
-        model: &Model,
+        model: &TfliteModel,
         samples: &[Vec<Literal>],
         new: impl Fn() -> A + Sync,
         add: impl Fn(&mut A, usize, &[f32]) -> Result<()> + Sync,
     ) -> Result<Vec<A>> {
-        let interpreter = Interpreter::new(model)?;
+        let interpreter = TfliteInterpreter::new(model)?;
         let per = samples.len().div_ceil(self.threads.max(1)).max(1);
         let work = |part: &[Vec<Literal>], first: usize| {
             let mut all = new();
@@ -258,7 +263,7 @@ impl Calibration {
     }
 }
 
-fn not_finite(model: &Model, tensor: usize) -> Error {
+fn not_finite(model: &TfliteModel, tensor: usize) -> Error {
     let name = model.tensors.get(tensor).map_or("", |t| t.name.as_str());
     let (what, hint) = match model.inputs.contains(&tensor) {
         true => ("the calibration data has NaN or infinite values", "clean the data"),
@@ -300,12 +305,12 @@ impl Histogram<'_> {
         out as f64 / self.total().max(1.0)
     }
 
-    fn choose(&self, method: Method) -> (f32, f32) {
+    fn choose(&self, method: RangeMethod) -> (f32, f32) {
         match method {
-            Method::MinMax => self.range,
-            Method::Percentile(percent) => self.percentile(percent),
-            Method::Entropy => self.entropy(),
-            Method::Mse => self.least_error(),
+            RangeMethod::MinMax => self.range,
+            RangeMethod::Percentile(percent) => self.percentile(percent),
+            RangeMethod::Entropy => self.entropy(),
+            RangeMethod::Mse => self.least_error(),
         }
     }
 
@@ -390,6 +395,6 @@ impl Histogram<'_> {
 }
 
 /// Whether a tensor has a range.
-pub(crate) fn is_float(model: &Model, tensor: usize) -> bool {
+pub(crate) fn is_float(model: &TfliteModel, tensor: usize) -> bool {
     model.tensors.get(tensor).is_some_and(|t| t.ty.dtype == DType::F32)
 }

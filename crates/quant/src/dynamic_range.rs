@@ -1,9 +1,9 @@
 //! Weights in eight bits, all else in floats: a quarter of the size, no samples needed.
 
 use crate::calibrate::layer_of;
-use crate::quantize_weights::{Layout, weights_alone};
+use crate::quantize_weights::{QuantWeightLayout, weights_alone};
 use systole_ir::{Result, ResultExt};
-use systole_tflite::{Model, Op};
+use systole_tflite::{TfliteModel, TfliteOp};
 
 /// Weights of fewer elements stay floats, as TensorFlow's converter has it.
 const LEAST: usize = 1024;
@@ -13,12 +13,12 @@ const LEAST: usize = 1024;
 ///
 /// # Errors
 /// When a scale underflows; names the layer.
-pub fn dynamic(model: &Model) -> Result<Model> {
+pub fn dynamic(model: &TfliteModel) -> Result<TfliteModel> {
     let mut made = model.clone();
     for o in &model.operators {
         let dimension = match o.op {
-            Op::Conv2D | Op::FullyConnected => 0,
-            Op::DepthwiseConv2D => 3,
+            TfliteOp::Conv2D | TfliteOp::FullyConnected => 0,
+            TfliteOp::DepthwiseConv2D => 3,
             _ => continue,
         };
         let Some(w) = o.inputs.get(1).copied().flatten() else { continue };
@@ -27,7 +27,12 @@ pub fn dynamic(model: &Model) -> Result<Model> {
             continue;
         }
         let channels = weights.dims().get(dimension).copied().unwrap_or(1);
-        let layout = Layout { dimension, channels, per_channel: o.op != Op::FullyConnected, steps: None };
+        let layout = QuantWeightLayout {
+            dimension,
+            channels,
+            per_channel: o.op != TfliteOp::FullyConnected,
+            steps: None,
+        };
         made.tensors[w] =
             weights_alone(weights, &layout).at(|| format!("layer {}", layer_of(&weights.name)))?;
     }

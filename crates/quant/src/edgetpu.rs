@@ -2,7 +2,7 @@
 //! do not, how much of the on-chip memory the weights take. An estimate, not the compiler, which is closed.
 
 use systole_ir::DType;
-use systole_tflite::{Activation, Field, Model, Op, Operator, Tensor};
+use systole_tflite::{FusedActivation, OptionField, TfliteModel, TfliteOp, TfliteOperator, TfliteTensor};
 
 /// Bytes of on-chip memory for weights that users report as free for a small model: 7.86 MiB.
 pub const CACHE: usize = 8_241_807;
@@ -15,7 +15,7 @@ const SENDING: f64 = (1.3e-3 - FLOOR) / 65536.0;
 
 /// Where an operator would run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Placed {
+pub struct OperatorPlacement {
     /// Its number in the graph.
     pub operator: usize,
     /// Why it stays on the CPU; `None`: the chip runs it.
@@ -24,9 +24,9 @@ pub struct Placed {
 
 /// What would become of a graph.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Mapping {
+pub struct EdgeTpuMapping {
     /// Each operator.
-    pub operators: Vec<Placed>,
+    pub operators: Vec<OperatorPlacement>,
     /// Bytes of weights of those on the chip.
     pub weights: usize,
     /// Bytes of weights that do not fit and are sent for each inference.
@@ -39,12 +39,12 @@ pub struct Mapping {
 
 /// What would become of a graph, operator by operator: from the inputs on they go to the chip, up to the first that it does
 /// not take; that one and all after it stay on the CPU.
-pub fn edgetpu(model: &Model) -> Mapping {
+pub fn edgetpu(model: &TfliteModel) -> EdgeTpuMapping {
     let mut stopped: Option<String> = None;
     let mut placed = Vec::new();
     let (mut weights, mut products) = (0, 0);
     for (n, o) in model.operators.iter().enumerate() {
-        let is_edge = matches!(o.op, Op::Quantize | Op::Dequantize) && at_the_edge(model, n);
+        let is_edge = matches!(o.op, TfliteOp::Quantize | TfliteOp::Dequantize) && at_the_edge(model, n);
         let own =
             if is_edge { Some("it converts at the edge of the graph".into()) } else { refused(model, o) };
         let reason = match (&stopped, own) {
@@ -61,25 +61,25 @@ pub fn edgetpu(model: &Model) -> Mapping {
             weights += constants(model, o).map(|t| t.ty.bytes()).sum::<usize>();
             products += count(model, o);
         }
-        placed.push(Placed { operator: n, reason });
+        placed.push(OperatorPlacement { operator: n, reason });
     }
     let sent = weights.saturating_sub(CACHE);
     let seconds = FLOOR + products as f64 / PRODUCTS + sent as f64 * SENDING;
-    Mapping { operators: placed, weights, sent, products, seconds }
+    EdgeTpuMapping { operators: placed, weights, sent, products, seconds }
 }
 
-fn constants<'a>(model: &'a Model, o: &'a Operator) -> impl Iterator<Item = &'a Tensor> {
+fn constants<'a>(model: &'a TfliteModel, o: &'a TfliteOperator) -> impl Iterator<Item = &'a TfliteTensor> {
     o.inputs.iter().flatten().filter_map(|&i| model.tensors.get(i)).filter(|t| t.data.is_some())
 }
 
-fn at_the_edge(model: &Model, n: usize) -> bool {
+fn at_the_edge(model: &TfliteModel, n: usize) -> bool {
     let o = &model.operators[n];
     let first = o.inputs.iter().flatten().any(|i| model.inputs.contains(i));
     first || o.outputs.iter().any(|i| model.outputs.contains(i))
 }
 
 /// Products of weights and values.
-fn count(model: &Model, o: &Operator) -> u64 {
+fn count(model: &TfliteModel, o: &TfliteOperator) -> u64 {
     let elements = |i: usize| model.tensors.get(i).map_or(0, |t| t.ty.elements() as u64);
     let made = o.outputs.first().map_or(0, |&i| elements(i));
     let w = o.inputs.get(1).copied().flatten().and_then(|i| model.tensors.get(i));
@@ -88,21 +88,21 @@ fn count(model: &Model, o: &Operator) -> u64 {
         |range: std::ops::Range<usize>| w.dims().get(range).unwrap_or(&[]).iter().product::<usize>() as u64;
     let rank = w.dims().len();
     match o.op {
-        Op::Conv2D | Op::FullyConnected => made * of(1..rank),
-        Op::DepthwiseConv2D => made * of(1..3),
-        Op::TransposeConv => o.inputs.get(2).copied().flatten().map_or(0, elements) * of(0..3),
+        TfliteOp::Conv2D | TfliteOp::FullyConnected => made * of(1..rank),
+        TfliteOp::DepthwiseConv2D => made * of(1..3),
+        TfliteOp::TransposeConv => o.inputs.get(2).copied().flatten().map_or(0, elements) * of(0..3),
         _ => 0,
     }
 }
 
 /// Why the chip does not take an operator, the others aside.
-fn refused(model: &Model, o: &Operator) -> Option<String> {
+fn refused(model: &TfliteModel, o: &TfliteOperator) -> Option<String> {
     let tensor = |i: Option<usize>| i.and_then(|i| model.tensors.get(i));
     let x = tensor(o.inputs.first().copied().flatten())?;
     let y = tensor(o.outputs.first().copied())?;
-    let is_byte = |t: &Tensor| matches!(t.ty.dtype, DType::I8 | DType::U8);
+    let is_byte = |t: &TfliteTensor| matches!(t.ty.dtype, DType::I8 | DType::U8);
     let data =
-        if matches!(o.op, Op::TransposeConv) { tensor(o.inputs.get(2).copied().flatten())? } else { x };
+        if matches!(o.op, TfliteOp::TransposeConv) { tensor(o.inputs.get(2).copied().flatten())? } else { x };
     if !is_byte(data) || !is_byte(y) {
         return Some(format!("it works on {}: the chip takes int8 alone (`--int8`)", data.ty.dtype));
     }
@@ -113,46 +113,49 @@ fn refused(model: &Model, o: &Operator) -> Option<String> {
 }
 
 /// Operators that it takes with any arguments.
-fn has_no_limits(op: Op) -> bool {
+fn has_no_limits(op: TfliteOp) -> bool {
     matches!(
         op,
-        Op::Add
-            | Op::Sub
-            | Op::Mul
-            | Op::Maximum
-            | Op::Minimum
-            | Op::Logistic
-            | Op::Relu
-            | Op::Relu6
-            | Op::ReluN1To1
-            | Op::Tanh
-            | Op::L2Normalization
-            | Op::DepthwiseConv2D
-            | Op::Reshape
-            | Op::Slice
-            | Op::SpaceToDepth
-            | Op::Split
-            | Op::ExpandDims
-            | Op::Prelu
-            | Op::Quantize
-            | Op::Rsqrt
-            | Op::SquaredDifference
-            | Op::Transpose
-            | Op::Sum
-            | Op::ReduceMax
-            | Op::Squeeze
+        TfliteOp::Add
+            | TfliteOp::Sub
+            | TfliteOp::Mul
+            | TfliteOp::Maximum
+            | TfliteOp::Minimum
+            | TfliteOp::Logistic
+            | TfliteOp::Relu
+            | TfliteOp::Relu6
+            | TfliteOp::ReluN1To1
+            | TfliteOp::Tanh
+            | TfliteOp::L2Normalization
+            | TfliteOp::DepthwiseConv2D
+            | TfliteOp::Reshape
+            | TfliteOp::Slice
+            | TfliteOp::SpaceToDepth
+            | TfliteOp::Split
+            | TfliteOp::ExpandDims
+            | TfliteOp::Prelu
+            | TfliteOp::Quantize
+            | TfliteOp::Rsqrt
+            | TfliteOp::SquaredDifference
+            | TfliteOp::Transpose
+            | TfliteOp::Sum
+            | TfliteOp::ReduceMax
+            | TfliteOp::Squeeze
     )
 }
 
 /// The limits of each operator that works on int8.
-fn by_rule(model: &Model, o: &Operator, x: &Tensor, y: &Tensor) -> Option<String> {
+fn by_rule(model: &TfliteModel, o: &TfliteOperator, x: &TfliteTensor, y: &TfliteTensor) -> Option<String> {
     let tensor = |i: Option<usize>| i.and_then(|i| model.tensors.get(i));
-    let fused = o.activation().ok().filter(|a| *a != Activation::None);
+    let fused = o.activation().ok().filter(|a| *a != FusedActivation::None);
     match o.op {
         op if has_no_limits(op) => None,
-        Op::Conv2D => {
+        TfliteOp::Conv2D => {
             let w = tensor(o.inputs.get(1).copied().flatten())?;
-            match (x.dims().last() != w.dims().last(), o.int(Field::DilationH) != o.int(Field::DilationW)) {
+            match (
+                x.dims().last() != w.dims().last(),
+                o.int(OptionField::DilationH) != o.int(OptionField::DilationW),
+            ) {
                 (true, _) => Some(
                     "groups of channels are version 6, which its compiler refuses for the whole file".into(),
                 ),
@@ -160,16 +163,16 @@ fn by_rule(model: &Model, o: &Operator, x: &Tensor, y: &Tensor) -> Option<String
                 _ => None,
             }
         }
-        Op::TransposeConv => fused
+        TfliteOp::TransposeConv => fused
             .map(|_| "a fused activation is version 4, which its compiler refuses for the whole file".into()),
-        Op::AveragePool2D | Op::MaxPool2D | Op::Concatenation => {
+        TfliteOp::AveragePool2D | TfliteOp::MaxPool2D | TfliteOp::Concatenation => {
             fused.map(|_| "it has a fused activation".into())
         }
-        Op::FullyConnected => {
+        TfliteOp::FullyConnected => {
             let rows: usize = y.dims().iter().rev().skip(1).product();
             (rows != 1).then(|| format!("its output {} has several rows; one is taken", y.ty))
         }
-        Op::Mean => {
+        TfliteOp::Mean => {
             let axes = tensor(o.inputs.get(1).copied().flatten())?.data.as_ref()?.to_f64s();
             let places = axes.iter().all(|&a| x.ty.rank() == 4 && (a == 1.0 || a == 2.0));
             match (places, x.dims().iter().product::<usize>() > 64 * 128 * 3 * 16) {
@@ -178,21 +181,21 @@ fn by_rule(model: &Model, o: &Operator, x: &Tensor, y: &Tensor) -> Option<String
                 _ => None,
             }
         }
-        Op::Pad => {
+        TfliteOp::Pad => {
             let p = tensor(o.inputs.get(1).copied().flatten())?.data.as_ref()?.to_f64s();
             let outer = p.len() == 8 && p[..2].iter().chain(&p[6..]).any(|&v| v != 0.0);
             (outer || p.len() != 8).then(|| "it pads something else than rows and columns".into())
         }
-        Op::Softmax => {
+        TfliteOp::Softmax => {
             let n = y.ty.elements();
             let rows = n / y.dims().last().copied().unwrap_or(1).max(1);
             (rows != 1 || n > 16_000)
                 .then(|| format!("it takes {} at once: one row of 16,000 at most is taken", y.ty))
         }
-        Op::ResizeBilinear | Op::ResizeNearest => o
-            .is(Field::HalfPixelCenters)
+        TfliteOp::ResizeBilinear | TfliteOp::ResizeNearest => o
+            .is(OptionField::HalfPixelCenters)
             .then(|| "half-pixel centres are version 3, which older compilers refuse".into()),
-        Op::StridedSlice => {
+        TfliteOp::StridedSlice => {
             let steps = tensor(o.inputs.get(3).copied().flatten())?.data.as_ref()?.to_f64s();
             steps.iter().any(|&s| s != 1.0).then(|| "its strides are not 1".into())
         }

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use systole_cpu::CpuBackend;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
-use systole_onnx::{Node, Size, Sizes};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable};
-use systole_tflite::{Interpreter, Model};
+use systole_onnx::{DimSize, DimSizes, OnnxNode};
+use systole_runtime::{Backend, Buffer, CompileOptions, Executable, ExecutableArg};
+use systole_tflite::{TfliteInterpreter, TfliteModel};
 
 /// Bytes of results that one call may make.
 const MOST_BYTES: usize = 64 << 20;
@@ -15,7 +15,7 @@ const MOST_SAMPLES: usize = 64;
 
 /// What is asked about tensors.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Wanted {
+pub(crate) enum TensorQuery {
     /// All of their values.
     Values,
     /// The least and the greatest value of each: two results.
@@ -23,45 +23,50 @@ pub(crate) enum Wanted {
 }
 
 /// A graph compiled for some samples at once.
-pub(crate) struct Floats {
+pub(crate) struct FloatEvaluator {
     executable: Arc<dyn Executable>,
     inputs: Vec<TensorType>,
     batch: usize,
 }
 
-impl Floats {
+impl FloatEvaluator {
     /// A graph whose results are `tensors` that its operators make, for at most `samples` at once.
     ///
     /// # Errors
     /// When an operator has no counterpart in ONNX, or the graph does not compile.
-    pub fn new(model: &Model, tensors: &[usize], wanted: Wanted, samples: usize) -> Result<Floats> {
-        let asked = Model { outputs: tensors.to_vec(), ..model.clone() };
+    pub fn new(
+        model: &TfliteModel,
+        tensors: &[usize],
+        wanted: TensorQuery,
+        samples: usize,
+    ) -> Result<FloatEvaluator> {
+        let asked = TfliteModel { outputs: tensors.to_vec(), ..model.clone() };
         let mut onnx = systole_onnx::export(&asked)?;
         let is_open = onnx.graph.inputs.iter().all(|p| {
             let first = p.sizes.as_deref().and_then(|s| s.first());
-            matches!(first, Some(Size::Named(_)))
+            matches!(first, Some(DimSize::Named(_)))
         });
         let bytes: usize = tensors.iter().map(|&t| model.tensor(t).map_or(0, |t| t.ty.bytes())).sum();
         let room = (MOST_BYTES / bytes.max(1)).clamp(1, MOST_SAMPLES).min(samples.max(1));
         let batch = if is_open { room } else { 1 };
-        if wanted == Wanted::Ends {
+        if wanted == TensorQuery::Ends {
             let mut ends = Vec::new();
             for port in std::mem::take(&mut onnx.graph.outputs) {
                 for op in ["ReduceMin", "ReduceMax"] {
                     let name = format!("{}/{op}", port.name);
-                    let node = Node::new(op, [port.name.as_str()], name.as_str());
-                    onnx.graph.nodes.push(node.with("keepdims", systole_onnx::Attribute::Int(0)));
-                    ends.push(systole_onnx::Port { name, ..systole_onnx::Port::default() });
+                    let node = OnnxNode::new(op, [port.name.as_str()], name.as_str());
+                    onnx.graph.nodes.push(node.with("keepdims", systole_onnx::OnnxAttribute::Int(0)));
+                    ends.push(systole_onnx::ValueInfo { name, ..systole_onnx::ValueInfo::default() });
                 }
             }
             onnx.graph.outputs = ends;
         }
         let named =
             if is_open { [(systole_onnx::BATCH.to_string(), batch)].into() } else { Default::default() };
-        let graph = onnx.import(&Sizes { named, ..Sizes::default() })?.graph;
+        let graph = onnx.import(&DimSizes { named, ..DimSizes::default() })?.graph;
         let inputs = graph.param_types().to_vec();
         let executable = CpuBackend::new()?.compile(&graph, &CompileOptions::default())?;
-        Ok(Floats { executable, inputs, batch })
+        Ok(FloatEvaluator { executable, inputs, batch })
     }
 
     /// The results of all samples, batch by batch; `each` is told how many samples of a batch there are. The last ones of the
@@ -88,7 +93,7 @@ impl Floats {
                         return Err(Error::new(ErrorKind::Data, what));
                     }
                 }
-                inputs.push(Arg::Donate(Buffer::from(Literal::from_bytes(ty.clone(), &bytes)?)));
+                inputs.push(ExecutableArg::Donate(Buffer::from(Literal::from_bytes(ty.clone(), &bytes)?)));
             }
             let made = self.executable.run(inputs)?;
             each(part.len(), &made.iter().map(Buffer::to_literal).collect::<Result<Vec<_>>>()?)?;
@@ -105,13 +110,13 @@ impl Floats {
 /// What `tensors` of floats hold, sample by sample: on the CPU engine, or where that has no form for the graph by the
 /// interpreter. `each` is given the number of the sample, and the values of each tensor.
 pub(crate) fn each_sample(
-    model: &Model,
+    model: &TfliteModel,
     tensors: &[usize],
     samples: &[Literal],
     mut each: impl FnMut(usize, &[&[f32]]) -> Result<()>,
 ) -> Result<()> {
-    let Ok(floats) = Floats::new(model, tensors, Wanted::Values, samples.len()) else {
-        let interpreter = Interpreter::new(model)?;
+    let Ok(floats) = FloatEvaluator::new(model, tensors, TensorQuery::Values, samples.len()) else {
+        let interpreter = TfliteInterpreter::new(model)?;
         for (k, sample) in samples.iter().enumerate() {
             let mut held = vec![Vec::new(); tensors.len()];
             interpreter.run_with(std::slice::from_ref(sample), |t, x| {
@@ -141,7 +146,7 @@ pub(crate) fn each_sample(
 }
 
 /// Tensors of floats that operators make.
-pub(crate) fn made(model: &Model) -> Vec<usize> {
+pub(crate) fn made(model: &TfliteModel) -> Vec<usize> {
     let all = model.operators.iter().flat_map(|o| o.outputs.iter().copied());
     all.filter(|&t| model.tensors.get(t).is_some_and(|t| t.ty.dtype == DType::F32)).collect()
 }
@@ -151,8 +156,8 @@ pub(crate) fn made(model: &Model) -> Vec<usize> {
 ///
 /// # Errors
 /// When an operator has no counterpart in ONNX; when a sample does not fit.
-pub fn in_floats(model: &Model, samples: &[Literal]) -> Result<Vec<Literal>> {
-    let floats = Floats::new(model, &model.outputs, Wanted::Values, samples.len())?;
+pub fn in_floats(model: &TfliteModel, samples: &[Literal]) -> Result<Vec<Literal>> {
+    let floats = FloatEvaluator::new(model, &model.outputs, TensorQuery::Values, samples.len())?;
     let samples: Vec<Vec<Literal>> = samples.iter().map(|x| vec![x.clone()]).collect();
     let mut all = Vec::with_capacity(samples.len());
     floats.run(&samples, |n, made| {

@@ -1,14 +1,14 @@
 //! Where floats become integers and integers floats, outside the graph; whole models on floats.
 
 use std::sync::Arc;
-use systole_cpu::Team;
-use systole_int8::{Program, Settings};
+use systole_cpu::ThreadPool;
+use systole_int8::{Int8Program, Settings};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
-use systole_tflite::{Interpreter, Model, Tensor};
+use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteTensor};
 
 /// What computes a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Engine {
+pub enum GraphEngine {
     /// The CPU engine's kernels: `systole_int8::Program`.
     #[default]
     Fast,
@@ -17,24 +17,24 @@ pub enum Engine {
 }
 
 /// A graph of one input and one output that answers in floats.
-pub struct Answers {
-    input: Tensor,
-    output: Tensor,
-    graph: Graph,
+pub struct FloatPredictor {
+    input: TfliteTensor,
+    output: TfliteTensor,
+    graph: CompiledGraph,
     threads: usize,
 }
 
-enum Graph {
-    Fast(Box<Program>),
-    Reference(Model),
+enum CompiledGraph {
+    Fast(Box<Int8Program>),
+    Reference(TfliteModel),
 }
 
-impl Answers {
+impl FloatPredictor {
     /// Prepares a graph for so many threads.
     ///
     /// # Errors
     /// When the graph is not sound, or has several inputs or outputs.
-    pub fn new(model: &Model, engine: Engine, threads: usize) -> Result<Answers> {
+    pub fn new(model: &TfliteModel, engine: GraphEngine, threads: usize) -> Result<FloatPredictor> {
         model.check()?;
         let ([input], [output]) = (&model.inputs[..], &model.outputs[..]) else {
             return Err(Error::new(ErrorKind::Unsupported, "a model of several inputs or outputs")
@@ -42,13 +42,14 @@ impl Answers {
         };
         let (input, output) = (model.tensor(*input)?.clone(), model.tensor(*output)?.clone());
         let graph = match engine {
-            Engine::Fast => {
-                let settings = Settings { team: Arc::new(Team::new(threads)), ..Settings::from_knobs()? };
-                Graph::Fast(Box::new(Program::new(model.clone(), &settings)?))
+            GraphEngine::Fast => {
+                let settings =
+                    Settings { team: Arc::new(ThreadPool::new(threads)), ..Settings::from_knobs()? };
+                CompiledGraph::Fast(Box::new(Int8Program::new(model.clone(), &settings)?))
             }
-            Engine::Reference => Graph::Reference(model.clone()),
+            GraphEngine::Reference => CompiledGraph::Reference(model.clone()),
         };
-        Ok(Answers { input, output, graph, threads })
+        Ok(FloatPredictor { input, output, graph, threads })
     }
 
     /// What the graph says of each of `samples`, `f32[1, …] → f32[1, …]`: rounded to what the file takes and back.
@@ -57,12 +58,12 @@ impl Answers {
     /// When a sample does not fit.
     pub fn of(&self, samples: &[Literal]) -> Result<Vec<Literal>> {
         let made = match &self.graph {
-            Graph::Fast(program) => {
+            CompiledGraph::Fast(program) => {
                 let given = samples.iter().map(|x| quantized(x, &self.input)).collect::<Result<Vec<_>>>()?;
                 let each: Vec<&[Literal]> = given.iter().map(std::slice::from_ref).collect();
                 program.run_all(&each)?
             }
-            Graph::Reference(model) => self.interpreted(&Interpreter::new(model)?, samples)?,
+            CompiledGraph::Reference(model) => self.interpreted(&TfliteInterpreter::new(model)?, samples)?,
         };
         let one = |y: Vec<Literal>| {
             dequantized(y.first().ok_or_else(|| Error::new(ErrorKind::Bug, "no output"))?, &self.output)
@@ -71,7 +72,7 @@ impl Answers {
     }
 
     /// Sample by sample, each by one of the threads.
-    fn interpreted(&self, interpreter: &Interpreter, samples: &[Literal]) -> Result<Vec<Vec<Literal>>> {
+    fn interpreted(&self, interpreter: &TfliteInterpreter, samples: &[Literal]) -> Result<Vec<Vec<Literal>>> {
         let one = |x: &Literal| interpreter.run(&[quantized(x, &self.input)?]);
         let per = samples.len().div_ceil(self.threads.max(1)).max(1);
         std::thread::scope(|scope| {
@@ -87,19 +88,24 @@ impl Answers {
     }
 }
 
-/// As [`Answers::of`], of a graph that is asked once.
+/// As [`FloatPredictor::of`], of a graph that is asked once.
 ///
 /// # Errors
-/// As of [`Answers`].
-pub fn answers(model: &Model, samples: &[Literal], engine: Engine, threads: usize) -> Result<Vec<Literal>> {
-    Answers::new(model, engine, threads)?.of(samples)
+/// As of [`FloatPredictor`].
+pub fn answers(
+    model: &TfliteModel,
+    samples: &[Literal],
+    engine: GraphEngine,
+    threads: usize,
+) -> Result<Vec<Literal>> {
+    FloatPredictor::new(model, engine, threads)?.of(samples)
 }
 
 /// `x: f32[…]` as a tensor of the file takes it: rounded where that is int8.
 ///
 /// # Errors
 /// When the tensor's scale is none.
-pub fn quantized(x: &Literal, tensor: &Tensor) -> Result<Literal> {
+pub fn quantized(x: &Literal, tensor: &TfliteTensor) -> Result<Literal> {
     let x = x.reshape(tensor.dims())?;
     let values = x.to_f32s();
     let (low, high) = match tensor.ty.dtype {
@@ -119,7 +125,7 @@ pub fn quantized(x: &Literal, tensor: &Tensor) -> Result<Literal> {
 ///
 /// # Errors
 /// When the tensor's scale is none.
-pub fn dequantized(y: &Literal, tensor: &Tensor) -> Result<Literal> {
+pub fn dequantized(y: &Literal, tensor: &TfliteTensor) -> Result<Literal> {
     if tensor.quantization.is_none() || y.dtype().is_float() {
         return Ok(y.convert(DType::F32));
     }

@@ -1,7 +1,7 @@
 //! Numbers as integers: scales from ranges, weights and biases rounded.
 
 use systole_ir::{Error, ErrorKind, Literal, Result};
-use systole_tflite::{Quantization, Tensor};
+use systole_tflite::{TfliteQuantization, TfliteTensor};
 
 /// Scale and zero point of int8 that cover a range, 0 included. A range of nothing but 0 has scale 1.
 ///
@@ -27,13 +27,13 @@ fn underflow(scale: f64, why: String) -> Error {
 }
 
 /// Weights and bias of an operator as integers.
-pub(crate) struct Weighted {
-    pub weights: Tensor,
-    pub bias: Tensor,
+pub(crate) struct QuantizedWeights {
+    pub weights: TfliteTensor,
+    pub bias: TfliteTensor,
 }
 
 /// How the weights of an operator lie.
-pub(crate) struct Layout<'a> {
+pub(crate) struct QuantWeightLayout<'a> {
     /// The dimension of output channels.
     pub dimension: usize,
     pub channels: usize,
@@ -47,7 +47,12 @@ pub(crate) struct Layout<'a> {
 ///
 /// # Errors
 /// When a scale underflows.
-pub(crate) fn weighted(w: &Tensor, bias: &Tensor, input_scale: f32, layout: &Layout<'_>) -> Result<Weighted> {
+pub(crate) fn weighted(
+    w: &TfliteTensor,
+    bias: &TfliteTensor,
+    input_scale: f32,
+    layout: &QuantWeightLayout<'_>,
+) -> Result<QuantizedWeights> {
     let values = floats(w)?;
     let bias_values = floats(bias)?;
     let inner: usize = w.dims().iter().skip(layout.dimension + 1).product::<usize>().max(1);
@@ -78,19 +83,19 @@ pub(crate) fn weighted(w: &Tensor, bias: &Tensor, input_scale: f32, layout: &Lay
         bias_values.iter().zip(&sums).map(|(&b, s)| (f64::from(b) / s).round() as i32).collect();
     let narrow: Vec<f32> = sums.iter().map(|&s| s as f32).collect();
     let scheme = |scales: Vec<f32>, dimension: usize| match layout.per_channel {
-        true => Quantization::per_channel(scales, dimension),
-        false => Quantization::per_tensor(scales.first().copied().unwrap_or(1.0), 0),
+        true => TfliteQuantization::per_channel(scales, dimension),
+        false => TfliteQuantization::per_tensor(scales.first().copied().unwrap_or(1.0), 0),
     };
-    let weights = Tensor::constant(&w.name, Literal::from_slice(&w.ty.shape, &q)?);
-    let biases = Tensor::constant(&bias.name, Literal::from_slice([b.len()], &b)?);
-    Ok(Weighted {
+    let weights = TfliteTensor::constant(&w.name, Literal::from_slice(&w.ty.shape, &q)?);
+    let biases = TfliteTensor::constant(&bias.name, Literal::from_slice([b.len()], &b)?);
+    Ok(QuantizedWeights {
         weights: weights.quantized(scheme(scales, layout.dimension)),
         bias: biases.quantized(scheme(narrow, 0)),
     })
 }
 
 /// The scale of each channel: the known one, or that which puts the greatest weight at 127.
-fn own_scales(values: &[f32], channel: impl Fn(usize) -> usize, layout: &Layout<'_>) -> Vec<f32> {
+fn own_scales(values: &[f32], channel: impl Fn(usize) -> usize, layout: &QuantWeightLayout<'_>) -> Vec<f32> {
     match layout.steps {
         Some(steps) if steps.len() == layout.channels => return steps.to_vec(),
         Some(&[step]) => return vec![step; layout.channels],
@@ -111,25 +116,26 @@ fn own_scales(values: &[f32], channel: impl Fn(usize) -> usize, layout: &Layout<
 ///
 /// # Errors
 /// When a scale underflows.
-pub(crate) fn weights_alone(w: &Tensor, layout: &Layout<'_>) -> Result<Tensor> {
-    let none = Tensor::constant("", Literal::from_slice([layout.channels], &vec![0f32; layout.channels])?);
+pub(crate) fn weights_alone(w: &TfliteTensor, layout: &QuantWeightLayout<'_>) -> Result<TfliteTensor> {
+    let none =
+        TfliteTensor::constant("", Literal::from_slice([layout.channels], &vec![0f32; layout.channels])?);
     Ok(weighted(w, &none, 1.0, layout)?.weights)
 }
 
 /// A constant operand with its own range.
-pub(crate) fn constant(t: &Tensor, scale: f32, zero: i32) -> Result<Tensor> {
+pub(crate) fn constant(t: &TfliteTensor, scale: f32, zero: i32) -> Result<TfliteTensor> {
     let q: Vec<i8> =
         floats(t)?.iter().map(|v| ((v / scale).round() + zero as f32).clamp(-128.0, 127.0) as i8).collect();
-    let made = Tensor::constant(&t.name, Literal::from_slice(&t.ty.shape, &q)?);
-    Ok(made.quantized(Quantization::per_tensor(scale, zero)))
+    let made = TfliteTensor::constant(&t.name, Literal::from_slice(&t.ty.shape, &q)?);
+    Ok(made.quantized(TfliteQuantization::per_tensor(scale, zero)))
 }
 
 /// The least and the greatest of a constant.
-pub(crate) fn range_of(t: &Tensor) -> Result<(f32, f32)> {
+pub(crate) fn range_of(t: &TfliteTensor) -> Result<(f32, f32)> {
     Ok(floats(t)?.iter().fold((0.0, 0.0), |(low, high): (f32, f32), &v| (low.min(v), high.max(v))))
 }
 
-fn floats(t: &Tensor) -> Result<Vec<f32>> {
+fn floats(t: &TfliteTensor) -> Result<Vec<f32>> {
     let data = t.data.as_ref();
     let data =
         data.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is no constant", t.name)))?;

@@ -1,13 +1,17 @@
 //! Which scale each tensor has: operators that only move or compare integers need one scale for all that they touch, some
 //! have a scale of their own, the others are free.
 
-use crate::calibrate::{Ranges, is_float, layer_of};
+use crate::calibrate::{TensorRanges, is_float, layer_of};
 use crate::quantize_weights::{asymmetric, range_of};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
-use systole_tflite::{Model, Op, Scales};
+use systole_tflite::{ScaleRule, TfliteModel, TfliteOp};
 
 /// Scale and zero point of each tensor of floats that an operator on int8 touches.
-pub(crate) fn assign(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result<Vec<Option<(f32, i32)>>> {
+pub(crate) fn assign(
+    model: &TfliteModel,
+    ranges: &TensorRanges,
+    is_int8: &[bool],
+) -> Result<Vec<Option<(f32, i32)>>> {
     let (groups, fixed) = groups(model, is_int8);
     let joint = joint(model, ranges, &groups)?;
     let scale = |i: usize| {
@@ -22,7 +26,11 @@ pub(crate) fn assign(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result
 }
 
 /// Ranges of all tensors, those of none from what they have one scale with: of graphs of which parts stay in floats.
-pub(crate) fn spread(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result<Vec<Option<(f32, f32)>>> {
+pub(crate) fn spread(
+    model: &TfliteModel,
+    ranges: &TensorRanges,
+    is_int8: &[bool],
+) -> Result<Vec<Option<(f32, f32)>>> {
     let (groups, fixed) = groups(model, is_int8);
     let joint = joint(model, ranges, &groups)?;
     let range = |i: usize| {
@@ -37,17 +45,17 @@ pub(crate) fn spread(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result
     Ok((0..model.tensors.len()).map(range).collect())
 }
 
-type Fixed = Vec<Option<(f32, i32)>>;
+type FixedScales = Vec<Option<(f32, i32)>>;
 
 /// Which tensors have one scale, and the scales that operators have themselves, at the roots.
-fn groups(model: &Model, is_int8: &[bool]) -> (Groups, Fixed) {
-    let mut groups = Groups::new(model.tensors.len());
+fn groups(model: &TfliteModel, is_int8: &[bool]) -> (ScaleGroups, FixedScales) {
+    let mut groups = ScaleGroups::new(model.tensors.len());
     let mut fixed = vec![None; model.tensors.len()];
     for (o, _) in model.operators.iter().zip(is_int8).filter(|(_, int8)| **int8) {
         let own = o.outputs.first().copied();
         match (o.op.scales(), own) {
-            (Scales::Fixed(scale, zero), Some(y)) => fixed[y] = Some((scale, zero)),
-            (Scales::Same, Some(y)) => {
+            (ScaleRule::Fixed(scale, zero), Some(y)) => fixed[y] = Some((scale, zero)),
+            (ScaleRule::Same, Some(y)) => {
                 let movable = |&x: &usize| is_float(model, x) && model.tensors[x].data.is_none();
                 let inputs: Vec<usize> = o.inputs.iter().flatten().copied().filter(movable).collect();
                 for x in inputs.iter().chain(&o.outputs) {
@@ -67,7 +75,11 @@ fn groups(model: &Model, is_int8: &[bool]) -> (Groups, Fixed) {
 }
 
 /// The range of each group, at its root.
-fn joint(model: &Model, ranges: &Ranges, groups: &Groups) -> Result<Vec<Option<(f32, f32)>>> {
+fn joint(
+    model: &TfliteModel,
+    ranges: &TensorRanges,
+    groups: &ScaleGroups,
+) -> Result<Vec<Option<(f32, f32)>>> {
     let mut joint: Vec<Option<(f32, f32)>> = vec![None; model.tensors.len()];
     let masked = masked(model);
     for i in 0..model.tensors.len() {
@@ -96,13 +108,13 @@ pub(crate) const MASKED: f32 = -1e9;
 const BELOW: f32 = 8.0;
 
 /// Which tensors are scores of which some are hidden.
-fn masked(model: &Model) -> Vec<bool> {
+fn masked(model: &TfliteModel) -> Vec<bool> {
     let mut found = vec![false; model.tensors.len()];
     let hides = |x: usize| {
         let data = model.tensors[x].data.as_ref().and_then(|data| data.as_slice::<f32>().ok());
         data.is_some_and(|values| values.contains(&MASKED))
     };
-    for o in model.operators.iter().filter(|o| o.op == Op::Minimum) {
+    for o in model.operators.iter().filter(|o| o.op == TfliteOp::Minimum) {
         if o.inputs.iter().flatten().any(|&x| hides(x)) {
             o.outputs.iter().for_each(|&y| found[y] = true);
         }
@@ -110,13 +122,13 @@ fn masked(model: &Model) -> Vec<bool> {
     found
 }
 
-fn place(model: &Model, tensor: usize) -> String {
+fn place(model: &TfliteModel, tensor: usize) -> String {
     let name = model.tensors.get(tensor).map_or("", |t| t.name.as_str());
     let kind = if model.inputs.contains(&tensor) { "input" } else { "layer" };
     format!("{kind} {}", layer_of(name))
 }
 
-fn own_range(model: &Model, ranges: &Ranges, tensor: usize) -> Result<Option<(f32, f32)>> {
+fn own_range(model: &TfliteModel, ranges: &TensorRanges, tensor: usize) -> Result<Option<(f32, f32)>> {
     if !is_float(model, tensor) {
         return Ok(None);
     }
@@ -132,11 +144,11 @@ fn own_range(model: &Model, ranges: &Ranges, tensor: usize) -> Result<Option<(f3
 }
 
 /// Tensors that have one scale.
-struct Groups(Vec<usize>);
+struct ScaleGroups(Vec<usize>);
 
-impl Groups {
-    fn new(n: usize) -> Groups {
-        Groups((0..n).collect())
+impl ScaleGroups {
+    fn new(n: usize) -> ScaleGroups {
+        ScaleGroups((0..n).collect())
     }
 
     fn root(&self, mut at: usize) -> usize {

@@ -15,26 +15,26 @@ const COLOURS: u64 = 40;
 
 /// A part of the time, and what it is made of.
 #[derive(Default)]
-struct Frame {
+struct FlameNode {
     name: String,
     /// Percent of the program's.
     share: f64,
-    inner: Vec<Frame>,
+    inner: Vec<FlameNode>,
 }
 
-impl Frame {
+impl FlameNode {
     fn add(&mut self, path: &[&str], share: f64) {
         self.share += share;
         let Some((first, rest)) = path.split_first() else { return };
         let at = self.inner.iter().position(|f| f.name == *first).unwrap_or_else(|| {
-            self.inner.push(Frame { name: first.to_string(), ..Frame::default() });
+            self.inner.push(FlameNode { name: first.to_string(), ..FlameNode::default() });
             self.inner.len() - 1
         });
         self.inner[at].add(rest, share);
     }
 
     fn depth(&self) -> usize {
-        1 + self.inner.iter().map(Frame::depth).max().unwrap_or(0)
+        1 + self.inner.iter().map(FlameNode::depth).max().unwrap_or(0)
     }
 
     fn draw(&self, x: f64, y: f64, scale: f64, svg: &mut String) {
@@ -87,12 +87,12 @@ fn row(line: &str) -> Option<(usize, String, f64, &str)> {
 }
 
 /// A program's time, from the text of its profile; `None` where that is no table of kernels.
-fn of_profile(text: &str) -> Option<Frame> {
+fn of_profile(text: &str) -> Option<FlameNode> {
     let (title, table) = text.split_once('\n')?;
     let rows: Vec<_> =
         table.lines().skip_while(|l| !l.starts_with("kernel ")).skip(1).map_while(row).collect();
     let name = title.trim_start_matches("kernels of ").trim_end_matches(':').to_string();
-    let mut all = Frame { name, ..Frame::default() };
+    let mut all = FlameNode { name, ..FlameNode::default() };
     for (i, (depth, kernel, share, layer)) in rows.iter().enumerate() {
         // What only runs the rows that follow counts by those.
         let is_container = rows.get(i + 1).is_some_and(|next| next.0 > *depth);
@@ -106,7 +106,7 @@ fn of_profile(text: &str) -> Option<Frame> {
 
 /// The picture; `None` where there is no table of kernels.
 pub fn graph(profiles: &[String]) -> Option<String> {
-    let programs: Vec<Frame> = profiles.iter().filter_map(|text| of_profile(text)).collect();
+    let programs: Vec<FlameNode> = profiles.iter().filter_map(|text| of_profile(text)).collect();
     if programs.is_empty() {
         return None;
     }
@@ -148,7 +148,7 @@ kernel                               calls   ms/call   share  GFLOP/s    GB/s   
     #[test]
     fn rows_become_layers_and_kernels() {
         let all = of_profile(TABLE).unwrap();
-        let names = |f: &Frame| f.inner.iter().map(|f| (f.name.clone(), f.share)).collect::<Vec<_>>();
+        let names = |f: &FlameNode| f.inner.iter().map(|f| (f.name.clone(), f.share)).collect::<Vec<_>>();
         let own = |n: &[(&str, f64)]| n.iter().map(|(n, s)| (n.to_string(), *s)).collect::<Vec<_>>();
         assert_eq!(names(&all), own(&[("conv2d", 60.0), ("top", 30.0), ("(no layer)", 10.0)]));
         assert_eq!(names(&all.inner[1]), own(&[("dense", 20.0), ("<b>", 10.0)]));

@@ -35,7 +35,7 @@ impl Tone {
 }
 
 /// A number that the page begins with.
-pub struct Tile {
+pub struct HtmlTile {
     /// What is counted.
     pub label: String,
     /// The number, formatted.
@@ -65,7 +65,7 @@ pub struct Card {
 }
 
 /// A part of a section.
-pub enum Block {
+pub enum SectionBlock {
     /// A paragraph.
     Text(String),
     /// Charts beside each other.
@@ -86,17 +86,17 @@ pub enum Block {
     /// Preformatted text.
     Code(String),
     /// Behind a line that opens it.
-    Folded(String, Box<Block>),
+    Folded(String, Box<SectionBlock>),
 }
 
 /// A heading and what stands below it.
-pub struct Section {
+pub struct HtmlSection {
     /// Anchor in links.
     pub id: &'static str,
     /// The heading.
     pub title: String,
     /// Content in order.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<SectionBlock>,
 }
 
 /// A page that is being put together.
@@ -109,18 +109,18 @@ pub struct Page {
     /// What is to be said of it all, and how good that is.
     pub verdicts: Vec<(Tone, String)>,
     /// Numbers at the top.
-    pub tiles: Vec<Tile>,
+    pub tiles: Vec<HtmlTile>,
     /// Sections in order.
-    pub sections: Vec<Section>,
+    pub sections: Vec<HtmlSection>,
     /// The last line.
     pub foot: String,
 }
 
 impl Page {
     /// Adds a section, unless it is empty.
-    pub fn add(&mut self, id: &'static str, title: &str, blocks: Vec<Block>) {
+    pub fn add(&mut self, id: &'static str, title: &str, blocks: Vec<SectionBlock>) {
         if !blocks.is_empty() {
-            self.sections.push(Section { id, title: title.into(), blocks });
+            self.sections.push(HtmlSection { id, title: title.into(), blocks });
         }
     }
 
@@ -157,7 +157,7 @@ impl Page {
 
     fn tiles(&self) -> String {
         let mut text = String::from("<div class=\"tiles\">\n");
-        for Tile { label, value, note } in &self.tiles {
+        for HtmlTile { label, value, note } in &self.tiles {
             let _ = writeln!(
                 text,
                 "<div class=\"tile\"><span class=\"label\">{}</span><span class=\"value\">{}</span>\
@@ -171,23 +171,23 @@ impl Page {
     }
 }
 
-impl Block {
+impl SectionBlock {
     fn write(&self, page: &mut String) {
         let _ = match self {
-            Block::Text(text) => writeln!(page, "<p>{}</p>", escaped(text)),
-            Block::Plots(plots) => {
+            SectionBlock::Text(text) => writeln!(page, "<p>{}</p>", escaped(text)),
+            SectionBlock::Plots(plots) => {
                 let all: Vec<String> = plots.iter().map(Plot::figure).collect();
                 writeln!(page, "<div class=\"plots\">\n{}</div>", all.concat())
             }
-            Block::Table { rows, numbers } => writeln!(page, "{}", table(rows, *numbers)),
-            Block::Bars(bars) => writeln!(page, "{}", bars_of(bars)),
-            Block::Cards(cards) => {
+            SectionBlock::Table { rows, numbers } => writeln!(page, "{}", table(rows, *numbers)),
+            SectionBlock::Bars(bars) => writeln!(page, "{}", bars_of(bars)),
+            SectionBlock::Cards(cards) => {
                 let all: Vec<String> = cards.iter().map(card).collect();
                 writeln!(page, "<div class=\"cards\">\n{}</div>", all.concat())
             }
-            Block::Svg(svg) => writeln!(page, "<div class=\"wide\">{svg}</div>"),
-            Block::Code(text) => writeln!(page, "<pre tabindex=\"0\">{}</pre>", escaped(text)),
-            Block::Folded(title, block) => {
+            SectionBlock::Svg(svg) => writeln!(page, "<div class=\"wide\">{svg}</div>"),
+            SectionBlock::Code(text) => writeln!(page, "<pre tabindex=\"0\">{}</pre>", escaped(text)),
+            SectionBlock::Folded(title, block) => {
                 let _ = writeln!(page, "<details><summary>{}</summary>", escaped(title));
                 block.write(page);
                 writeln!(page, "</details>")
@@ -273,7 +273,7 @@ mod tests {
             "&lt;b a=&#39;1&#39; c=&quot;2&quot;&gt;&amp;\u{fffd}[0m"
         );
         let mut page = Page { title: "<script>alert(1)</script>".into(), ..Page::default() };
-        page.add("a", "a & b", vec![Block::Code("</pre><img src=x>".into())]);
+        page.add("a", "a & b", vec![SectionBlock::Code("</pre><img src=x>".into())]);
         let html = page.html();
         assert!(!html.contains("<script") && !html.contains("<img") && html.contains("a &amp; b"), "{html}");
     }

@@ -12,6 +12,6 @@ mod run_findings;
 mod run_report;
 
 pub use escape::escaped;
-pub use html::{Block, Page, Tile, Tone};
-pub use plot::{Plot, Series};
-pub use run_report::{Mistake, RunReport, duration};
+pub use html::{HtmlTile, Page, SectionBlock, Tone};
+pub use plot::{Plot, PlotSeries};
+pub use run_report::{RunReport, WrongPrediction, duration};

@@ -1,7 +1,7 @@
 //! A confusion matrix, and what each class's row and column say.
 
 use crate::escape::escaped;
-use crate::html::Block;
+use crate::html::SectionBlock;
 use std::fmt::Write;
 use systole_nn::grouped;
 
@@ -15,7 +15,7 @@ const PAIRS: usize = 12;
 const NAME: usize = 14;
 
 /// The matrix, recall and precision of each class, and the pairs that are confused most.
-pub(super) fn blocks(names: &[String], counts: &[Vec<u64>]) -> Vec<Block> {
+pub(super) fn blocks(names: &[String], counts: &[Vec<u64>]) -> Vec<SectionBlock> {
     let all: u64 = counts.iter().flatten().sum();
     if all == 0 {
         return Vec::new();
@@ -27,13 +27,13 @@ pub(super) fn blocks(names: &[String], counts: &[Vec<u64>]) -> Vec<Block> {
         grouped(all),
         100.0 * right as f64 / all as f64
     );
-    let mut blocks = vec![Block::Text(told)];
+    let mut blocks = vec![SectionBlock::Text(told)];
     match names.len() <= MOST {
-        true => blocks.push(Block::Svg(drawn(names, counts))),
-        false => blocks.push(Block::Text(format!("Of {} classes no matrix is drawn.", names.len()))),
+        true => blocks.push(SectionBlock::Svg(drawn(names, counts))),
+        false => blocks.push(SectionBlock::Text(format!("Of {} classes no matrix is drawn.", names.len()))),
     }
     blocks.extend(pairs(names, counts));
-    blocks.push(Block::Folded("Each class".into(), Box::new(classes(names, counts))));
+    blocks.push(SectionBlock::Folded("Each class".into(), Box::new(classes(names, counts))));
     blocks
 }
 
@@ -95,7 +95,7 @@ fn drawn(names: &[String], counts: &[Vec<u64>]) -> String {
     svg + "</svg>"
 }
 
-fn pairs(names: &[String], counts: &[Vec<u64>]) -> Option<Block> {
+fn pairs(names: &[String], counts: &[Vec<u64>]) -> Option<SectionBlock> {
     let all = counts.iter().enumerate().flat_map(|(i, row)| {
         let of: u64 = row.iter().sum();
         row.iter().enumerate().map(move |(k, n)| (i, k, *n, of))
@@ -115,12 +115,15 @@ fn pairs(names: &[String], counts: &[Vec<u64>]) -> Option<Block> {
     };
     let rows: Vec<_> = [head].into_iter().chain(wrong.into_iter().map(row)).collect();
     (rows.len() > 1).then(|| {
-        Block::Folded("What is confused most".into(), Box::new(Block::Table { rows, numbers: false }))
+        SectionBlock::Folded(
+            "What is confused most".into(),
+            Box::new(SectionBlock::Table { rows, numbers: false }),
+        )
     })
 }
 
 /// Of each class: how many of it were found (recall), and how many taken for it are of it (precision).
-fn classes(names: &[String], counts: &[Vec<u64>]) -> Block {
+fn classes(names: &[String], counts: &[Vec<u64>]) -> SectionBlock {
     let head = ["class", "tested", "recall", "precision"].map(String::from).to_vec();
     let share = |n: u64, of: u64| {
         if of > 0 { format!("{:.1} %", 100.0 * n as f64 / of as f64) } else { "–".into() }
@@ -131,7 +134,7 @@ fn classes(names: &[String], counts: &[Vec<u64>]) -> Block {
         vec![name.clone(), grouped(of), share(right, of), share(right, taken)]
     };
     let rows = [head].into_iter().chain(names.iter().enumerate().map(row)).collect();
-    Block::Table { rows, numbers: true }
+    SectionBlock::Table { rows, numbers: true }
 }
 
 #[cfg(test)]
@@ -144,7 +147,7 @@ mod tests {
         let names: Vec<String> = (0..80).map(|i| format!("<{i}>")).collect();
         let mut counts = vec![vec![0; 80]; 80];
         counts[3][4] = 5;
-        assert!(blocks(&names, &counts).iter().all(|b| !matches!(b, Block::Svg(_))));
+        assert!(blocks(&names, &counts).iter().all(|b| !matches!(b, SectionBlock::Svg(_))));
         let few = drawn(&names[..2], &[vec![3, 1], vec![0, 0]]);
         assert!(few.contains("&lt;0&gt; taken for &lt;1&gt;: 1 of 4") && !few.contains("NaN"), "{few}");
     }

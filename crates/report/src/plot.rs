@@ -14,7 +14,7 @@ const EDGE: [f64; 4] = [52.0, 10.0, 14.0, 34.0];
 const FAR: f64 = 100.0;
 
 /// One curve.
-pub struct Series {
+pub struct PlotSeries {
     /// Name in the legend.
     pub name: String,
     /// Which of the page's eight colours.
@@ -34,7 +34,7 @@ pub struct Plot {
     /// Label of the x axis.
     pub x: String,
     /// Curves, drawn in order.
-    pub series: Vec<Series>,
+    pub series: Vec<PlotSeries>,
     /// Whether the axis is of whole numbers, such as epochs.
     pub is_whole: bool,
     /// Whether values far apart may be drawn by their logarithms.
@@ -44,14 +44,14 @@ pub struct Plot {
 }
 
 /// Where things lie.
-struct Frame {
+struct PlotFrame {
     x: [f64; 2],
     y: [f64; 2],
     is_log: bool,
     is_log_across: bool,
 }
 
-impl Frame {
+impl PlotFrame {
     fn across(&self, x: f64) -> f64 {
         let of = |x: f64| if self.is_log_across { x.ln() } else { x };
         let [low, high] = self.x.map(of);
@@ -138,7 +138,7 @@ impl Plot {
         self.series.iter().flat_map(|s| &s.points).filter(|(x, y)| x.is_finite() && y.is_finite())
     }
 
-    fn frame(&self) -> Option<Frame> {
+    fn frame(&self) -> Option<PlotFrame> {
         self.finite().next()?;
         let ends = |of: fn(&(f64, f64)) -> f64| {
             let low = self.finite().map(of).fold(f64::INFINITY, f64::min);
@@ -147,7 +147,7 @@ impl Plot {
         let ([low, high], x) = (ends(|p| p.1), ends(|p| p.0));
         let is_log = self.may_be_log && low > 0.0 && high / low > FAR;
         let room = if is_log { 0.0 } else { 0.05 * (high - low).max(1e-12 * high.abs()) };
-        Some(Frame {
+        Some(PlotFrame {
             x,
             y: [if low >= 0.0 { (low - room).max(0.0) } else { low - room }, high + room],
             is_log,
@@ -206,8 +206,8 @@ fn decades([low, high]: [f64; 2]) -> Vec<f64> {
     if powers.len() < 2 { vec![low, high] } else { powers }
 }
 
-impl Series {
-    fn write(&self, frame: &Frame, svg: &mut String) {
+impl PlotSeries {
+    fn write(&self, frame: &PlotFrame, svg: &mut String) {
         let each = self.points.len().div_ceil(MOST).max(1);
         let last = self.points.len().saturating_sub(1);
         let shown = self.points.iter().enumerate().filter(|(i, _)| i % each == 0 || *i == last);
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     fn of(points: &[(f64, f64)]) -> Plot {
-        let series = Series {
+        let series = PlotSeries {
             name: "loss".into(),
             colour: 0,
             is_faint: false,

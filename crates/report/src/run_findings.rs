@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use systole_nn::History;
 
 /// An epoch: its number from 1, and what was measured, validation under `val_`.
-pub type Epoch = (u64, BTreeMap<String, f64>);
+pub type EpochMetrics = (u64, BTreeMap<String, f64>);
 
 /// A test loss so much above its best is worse.
 const WORSE: f64 = 1.05;
@@ -27,7 +27,7 @@ pub(super) fn of_end(history: &History) -> Option<(Tone, String)> {
 }
 
 /// Whether it learnt, overfitted or diverged.
-pub(super) fn of_curves(epochs: &[Epoch]) -> Option<(Tone, String)> {
+pub(super) fn of_curves(epochs: &[EpochMetrics]) -> Option<(Tone, String)> {
     let curve = |name: &str| -> Vec<(u64, f64)> {
         epochs.iter().filter_map(|(n, values)| Some((*n, *values.get(name)?))).collect()
     };
@@ -88,7 +88,7 @@ mod tests {
             values.extend(val.get(i).map(|v| ("val_loss".to_string(), *v)));
             (i as u64 + 1, values)
         };
-        let epochs: Vec<Epoch> = loss.iter().enumerate().map(epoch).collect();
+        let epochs: Vec<EpochMetrics> = loss.iter().enumerate().map(epoch).collect();
         of_curves(&epochs)
     }
 

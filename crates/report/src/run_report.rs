@@ -1,13 +1,13 @@
 //! [`RunReport`]: the report of a training run, and what a model and its history put into it.
 
 use crate::html::{Bar, Card};
-use crate::run_findings::Epoch;
-use crate::{Block, Page, Plot, Series, Tile, Tone, matrix, run_findings};
+use crate::run_findings::EpochMetrics;
+use crate::{HtmlTile, Page, Plot, PlotSeries, SectionBlock, Tone, matrix, run_findings};
 use std::collections::BTreeMap;
 use std::path::Path;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::Result;
-use systole_nn::optimizer::{Optimizer, Scheduled};
+use systole_nn::optimizer::{Optimizer, ScheduledValue};
 use systole_nn::{History, Model, counted, grouped};
 
 /// Steps of the schedule that are drawn, at most.
@@ -19,7 +19,7 @@ const OTHER: usize = 2;
 
 /// A sample that was taken for something else, or predicted badly.
 #[derive(Clone, Debug, Default)]
-pub struct Mistake {
+pub struct WrongPrediction {
     /// A picture of it: the bytes of a PNG file.
     pub png: Option<Vec<u8>>,
     /// What it says, where it is no picture.
@@ -54,7 +54,7 @@ pub struct RunReport {
     /// The sentence below the heading.
     pub lead: String,
     /// Metrics of each epoch.
-    pub epochs: Vec<Epoch>,
+    pub epochs: Vec<EpochMetrics>,
     /// The loss of stretches of steps, by the step at their end.
     pub by_step: Vec<(f64, f64)>,
     /// Label, value and note of each number at the top.
@@ -76,7 +76,7 @@ pub struct RunReport {
     schedules: Vec<(String, Vec<(f64, f64)>)>,
     layers: Vec<[String; 3]>,
     confusion: Option<(Vec<String>, Vec<Vec<u64>>)>,
-    mistakes: Vec<Mistake>,
+    mistakes: Vec<WrongPrediction>,
     /// What is to be said of how the mistakes were found.
     mistakes_told: String,
     stages: Option<String>,
@@ -135,7 +135,7 @@ impl RunReport {
     }
 
     /// The worst mistakes, the worst first, and how they were found.
-    pub fn mistakes(mut self, mistakes: Vec<Mistake>, told: impl Into<String>) -> RunReport {
+    pub fn mistakes(mut self, mistakes: Vec<WrongPrediction>, told: impl Into<String>) -> RunReport {
         (self.mistakes, self.mistakes_told) = (mistakes, told.into());
         self
     }
@@ -169,7 +169,7 @@ impl RunReport {
     /// # Errors
     /// When the file cannot be written.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
-        write_atomically(&Disk, path.as_ref(), &[self.html().as_bytes()])
+        write_atomically(&OsFileSystem, path.as_ref(), &[self.html().as_bytes()])
     }
 
     /// The page.
@@ -193,7 +193,7 @@ impl RunReport {
         page.add(
             "configuration",
             "Configuration",
-            self.configuration.iter().cloned().map(Block::Code).collect(),
+            self.configuration.iter().cloned().map(SectionBlock::Code).collect(),
         );
         page.add("machine", "Machine and version", self.machine_table());
         page.add("reproduce", "How to reproduce", self.reproduce());
@@ -222,7 +222,7 @@ impl RunReport {
     }
 
     /// Each metric's last value, that of the validation where there is one.
-    fn results(&self) -> Vec<Tile> {
+    fn results(&self) -> Vec<HtmlTile> {
         let mut tiles = Vec::new();
         for name in self.metrics().iter().rev() {
             let val = format!("val_{name}");
@@ -244,17 +244,17 @@ impl RunReport {
                 _ => String::new(),
             };
             let label = format!("{kind} {}", self.called(name));
-            tiles.push(Tile { label, value: value_of(last), note });
+            tiles.push(HtmlTile { label, value: value_of(last), note });
         }
         let others = self.tiles.iter().cloned();
-        tiles.extend(others.map(|(label, value, note)| Tile { label, value, note }));
+        tiles.extend(others.map(|(label, value, note)| HtmlTile { label, value, note }));
         tiles
     }
 
-    fn curves(&self) -> Vec<Block> {
+    fn curves(&self) -> Vec<SectionBlock> {
         let mut plots: Vec<Plot> = self.metrics().iter().filter_map(|name| self.plot_of(name)).collect();
         if self.by_step.len() > 1 {
-            let series = Series {
+            let series = PlotSeries {
                 name: "training".into(),
                 colour: TRAIN,
                 is_faint: false,
@@ -267,7 +267,7 @@ impl RunReport {
             self.step_ms.iter().enumerate().skip(1).map(|(i, ms)| (i as f64 + 1.0, *ms)).collect();
         if times.len() > 1 {
             // Single steps that stood still, as for a backup, would press the others flat.
-            let series = Series {
+            let series = PlotSeries {
                 name: "median of neighbours".into(),
                 colour: OTHER,
                 is_faint: false,
@@ -276,13 +276,13 @@ impl RunReport {
             };
             plots.push(plot("milliseconds a step", "step of this start", vec![series], true));
         }
-        if plots.is_empty() { Vec::new() } else { vec![Block::Plots(plots)] }
+        if plots.is_empty() { Vec::new() } else { vec![SectionBlock::Plots(plots)] }
     }
 
     fn plot_of(&self, name: &str) -> Option<Plot> {
         let one = |name: String, told: &str, colour| {
             let points = self.curve(&name);
-            (!points.is_empty()).then(|| Series {
+            (!points.is_empty()).then(|| PlotSeries {
                 name: told.into(),
                 colour,
                 is_faint: false,
@@ -291,37 +291,40 @@ impl RunReport {
             })
         };
         let series = [one(name.into(), "training", TRAIN), one(format!("val_{name}"), "test", VALIDATION)];
-        let series: Vec<Series> = series.into_iter().flatten().collect();
+        let series: Vec<PlotSeries> = series.into_iter().flatten().collect();
         let plot = plot(&self.called(name), "epoch", series, name == "loss");
         (!plot.series.is_empty()).then_some(plot)
     }
 
-    fn schedule(&self) -> Vec<Block> {
+    fn schedule(&self) -> Vec<SectionBlock> {
         if let [(_, points)] = self.schedules.as_slice()
             && let Some((_, first)) = points.first()
             && points.iter().all(|(_, value)| value == first)
         {
-            return vec![Block::Text(format!("The same for every step: {first}"))];
+            return vec![SectionBlock::Text(format!("The same for every step: {first}"))];
         }
         let one = |(name, points): &(String, Vec<(f64, f64)>)| {
             let (name, points) = (name.replace('_', " "), points.clone());
             let title = format!("{name} by step");
-            let series = Series { name, colour: OTHER, is_faint: false, is_dots: false, points };
+            let series = PlotSeries { name, colour: OTHER, is_faint: false, is_dots: false, points };
             plot(&title, "step", vec![series], false)
         };
         let plots: Vec<Plot> = self.schedules.iter().map(one).collect();
-        if plots.is_empty() { Vec::new() } else { vec![Block::Plots(plots)] }
+        if plots.is_empty() { Vec::new() } else { vec![SectionBlock::Plots(plots)] }
     }
 
-    fn confusions(&self) -> Vec<Block> {
+    fn confusions(&self) -> Vec<SectionBlock> {
         let Some((names, counts)) = &self.confusion else { return Vec::new() };
         matrix::blocks(names, counts)
     }
 
-    fn worst(&self) -> Vec<Block> {
-        let mut blocks: Vec<Block> =
-            Some(self.mistakes_told.clone()).filter(|t| !t.is_empty()).map(Block::Text).into_iter().collect();
-        let card = |m: &Mistake| Card {
+    fn worst(&self) -> Vec<SectionBlock> {
+        let mut blocks: Vec<SectionBlock> = Some(self.mistakes_told.clone())
+            .filter(|t| !t.is_empty())
+            .map(SectionBlock::Text)
+            .into_iter()
+            .collect();
+        let card = |m: &WrongPrediction| Card {
             png: m.png.clone(),
             text: m.text.clone(),
             lines: vec![
@@ -336,18 +339,18 @@ impl RunReport {
             ],
         };
         if !self.mistakes.is_empty() {
-            blocks.push(Block::Cards(self.mistakes.iter().map(card).collect()));
+            blocks.push(SectionBlock::Cards(self.mistakes.iter().map(card).collect()));
         }
         blocks
     }
 
-    fn layer_table(&self) -> Vec<Block> {
+    fn layer_table(&self) -> Vec<SectionBlock> {
         let head = ["layer", "output", "weights"].map(String::from).to_vec();
         let rows = [head].into_iter().chain(self.layers.iter().map(|row| row.to_vec())).collect();
-        vec![Block::Table { rows, numbers: true }]
+        vec![SectionBlock::Table { rows, numbers: true }]
     }
 
-    fn time(&self) -> Vec<Block> {
+    fn time(&self) -> Vec<SectionBlock> {
         let all: f64 = self.phases.iter().map(|p| p.1).sum();
         let bar = |(name, seconds): &(String, f64)| Bar {
             name: name.clone(),
@@ -356,55 +359,56 @@ impl RunReport {
         };
         let mut blocks = Vec::new();
         if all > 0.0 {
-            blocks.push(Block::Bars(self.phases.iter().filter(|p| p.1 > 0.0).map(bar).collect()));
+            blocks.push(SectionBlock::Bars(self.phases.iter().filter(|p| p.1 > 0.0).map(bar).collect()));
         }
         for text in &self.profile {
             let (title, table) = text.split_once('\n').unwrap_or(("profile", text));
             let layers = run_findings::layers_of_profile(table);
             if !layers.is_empty() && title.contains("train") {
-                blocks.push(Block::Text("By layer, in milliseconds of a training step".into()));
+                blocks.push(SectionBlock::Text("By layer, in milliseconds of a training step".into()));
                 let bar = |(name, share, ms): (String, f64, f64)| Bar {
                     name,
                     share,
                     told: format!("{ms:.3} ms ({:.1} %)", 100.0 * share),
                 };
-                blocks.push(Block::Bars(layers.into_iter().map(bar).collect()));
+                blocks.push(SectionBlock::Bars(layers.into_iter().map(bar).collect()));
             }
             let title = format!("The {}", title.trim_end_matches(':'));
-            blocks.push(Block::Folded(title, Box::new(Block::Code(table.into()))));
+            blocks.push(SectionBlock::Folded(title, Box::new(SectionBlock::Code(table.into()))));
         }
         if self.profile.is_empty() && !blocks.is_empty() {
-            blocks.push(Block::Text("With --profile: time by layer and by kernel, too.".into()));
+            blocks.push(SectionBlock::Text("With --profile: time by layer and by kernel, too.".into()));
         }
         blocks
     }
 
-    fn data_blocks(&self) -> Vec<Block> {
-        let mut blocks: Vec<Block> = self.data.iter().cloned().map(Block::Text).collect();
+    fn data_blocks(&self) -> Vec<SectionBlock> {
+        let mut blocks: Vec<SectionBlock> = self.data.iter().cloned().map(SectionBlock::Text).collect();
         if let Some(stages) = &self.stages {
-            blocks.push(Block::Folded(
+            blocks.push(SectionBlock::Folded(
                 "The stages of the pipeline".into(),
-                Box::new(Block::Code(stages.clone())),
+                Box::new(SectionBlock::Code(stages.clone())),
             ));
         }
         blocks
     }
 
-    fn machine_table(&self) -> Vec<Block> {
+    fn machine_table(&self) -> Vec<SectionBlock> {
         let head = vec![String::new(); 2];
         let rows = self.machine.iter().map(|(a, b)| vec![a.clone(), b.clone()]);
-        vec![Block::Table { rows: [head].into_iter().chain(rows).collect(), numbers: false }]
+        vec![SectionBlock::Table { rows: [head].into_iter().chain(rows).collect(), numbers: false }]
     }
 
-    fn reproduce(&self) -> Vec<Block> {
-        let pair =
-            |(what, command): &(String, String)| [Block::Text(what.clone()), Block::Code(command.clone())];
+    fn reproduce(&self) -> Vec<SectionBlock> {
+        let pair = |(what, command): &(String, String)| {
+            [SectionBlock::Text(what.clone()), SectionBlock::Code(command.clone())]
+        };
         self.commands.iter().flat_map(pair).collect()
     }
 }
 
 /// A chart of curves over whole numbers.
-fn plot(title: &str, x: &str, series: Vec<Series>, may_be_log: bool) -> Plot {
+fn plot(title: &str, x: &str, series: Vec<PlotSeries>, may_be_log: bool) -> Plot {
     Plot { title: title.into(), x: x.into(), series, is_whole: true, may_be_log, is_log_across: false }
 }
 
@@ -443,7 +447,7 @@ fn schedules(optimizer: &Optimizer, steps: u64) -> Vec<(String, Vec<(f64, f64)>)
     let each = steps.div_ceil(POINTS).max(1);
     let last = steps.saturating_sub(1);
     let places = || (0..steps.max(1)).step_by(each as usize).chain([last]);
-    let curve = |(name, at): Scheduled<'_>| {
+    let curve = |(name, at): ScheduledValue<'_>| {
         let mut points: Vec<(f64, f64)> = places().map(|step| (step as f64, at(step))).collect();
         points.dedup();
         (name, points)

@@ -9,7 +9,7 @@ use systole_ir::Result;
 
 /// Chips or GPUs wired together, as a compiler is told of them. Names of what clouds sell are in `systole-plan`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AheadSlice {
+pub struct AotTopology {
     /// The compiler's name of one slice: `v5e:4x4`. GPUs have the name that the reader knows: `h100`.
     pub topology: String,
     /// Chips along each axis; for GPUs one slice, one host, and the GPUs of the host.
@@ -25,11 +25,11 @@ pub struct AheadSlice {
     pub count: usize,
 }
 
-impl AheadSlice {
+impl AotTopology {
     /// One slice of a generation without rings: `AheadSlice::new("v5e", &[2, 2])`.
-    pub fn new(generation: &str, extents: &[usize]) -> AheadSlice {
+    pub fn new(generation: &str, extents: &[usize]) -> AotTopology {
         let sizes: Vec<String> = extents.iter().map(usize::to_string).collect();
-        AheadSlice {
+        AotTopology {
             topology: format!("{generation}:{}", sizes.join("x")),
             extents: extents.to_vec(),
             rings: vec![false; extents.len()],
@@ -40,8 +40,8 @@ impl AheadSlice {
     }
 
     /// So many GPUs of one machine, by the name that messages have and the figures of one.
-    pub fn gpus(name: &str, figures: String, count: usize) -> AheadSlice {
-        AheadSlice {
+    pub fn gpus(name: &str, figures: String, count: usize) -> AotTopology {
+        AotTopology {
             topology: name.into(),
             extents: vec![1, 1, count],
             rings: vec![false; 3],
@@ -52,7 +52,7 @@ impl AheadSlice {
     }
 }
 
-impl fmt::Display for AheadSlice {
+impl fmt::Display for AotTopology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.count {
             1 => f.write_str(&self.topology),
@@ -63,11 +63,11 @@ impl fmt::Display for AheadSlice {
 
 /// A program to compile for a slice.
 #[derive(Clone, Debug)]
-pub struct AheadRequest {
+pub struct AotRequest {
     /// StableHLO text with a function `@main`. Where it is partitioned, shapes are those of all partitions together.
     pub program: String,
     /// What it is to run on.
-    pub slice: AheadSlice,
+    pub slice: AotTopology,
     /// Copies of the program that run beside each other, each with arrays of its own.
     pub replicas: usize,
     /// Parts that the compiler splits the arrays of a copy into, as annotations in the program say.
@@ -84,10 +84,10 @@ pub struct AheadRequest {
     pub memory_limit: usize,
 }
 
-impl AheadRequest {
+impl AotRequest {
     /// A program for one device of a slice, with the usual limits: ten minutes, 16 GiB.
-    pub fn new(program: impl Into<String>, slice: AheadSlice) -> AheadRequest {
-        AheadRequest {
+    pub fn new(program: impl Into<String>, slice: AotTopology) -> AotRequest {
+        AotRequest {
             program: program.into(),
             slice,
             replicas: 1,
@@ -103,7 +103,7 @@ impl AheadRequest {
 
 /// What each device needs for a program, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct AheadMemory {
+pub struct AotMemory {
     /// The program itself.
     pub code: u64,
     /// Arguments.
@@ -118,7 +118,7 @@ pub struct AheadMemory {
     pub peak: u64,
 }
 
-impl AheadMemory {
+impl AotMemory {
     /// Results that need memory of their own.
     pub fn results(&self) -> u64 {
         self.outputs.saturating_sub(self.aliased)
@@ -132,7 +132,7 @@ impl AheadMemory {
 
 /// What a compiler says of a program. Figures are those of one device.
 #[derive(Clone, Debug, Default)]
-pub struct AheadReport {
+pub struct AotReport {
     /// The compiler's own words for its version.
     pub compiler: String,
     /// The file it was loaded from.
@@ -150,7 +150,7 @@ pub struct AheadReport {
     /// The most memory in bytes that the compiler's process used.
     pub compiler_memory: u64,
     /// What the program needs.
-    pub memory: AheadMemory,
+    pub memory: AotMemory,
     /// The compiler's cost analysis by its own names (`flops`, `bytes accessed`, `optimal_seconds`), uncorrected:
     /// each custom call counts −1 s in `optimal_seconds`.
     pub cost: BTreeMap<String, f64>,
@@ -161,7 +161,7 @@ pub struct AheadReport {
 }
 
 /// A compiler for machines that are not here.
-pub trait AheadOfTime: Send + Sync {
+pub trait AotCompiler: Send + Sync {
     /// Compiles, or says why that failed.
-    fn compile_ahead(&self, request: &AheadRequest) -> Result<AheadReport>;
+    fn compile_ahead(&self, request: &AotRequest) -> Result<AotReport>;
 }

@@ -2,7 +2,7 @@
 
 use crate::Buffer;
 use std::sync::Arc;
-use systole_ir::{Graph, Literal, Result, Spread, TensorType};
+use systole_ir::{Graph, Literal, Result, Shardings, TensorType};
 
 /// A device of a backend, numbered from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Default)]
@@ -18,19 +18,19 @@ pub struct DeviceInfo {
 }
 
 /// An argument of a run.
-pub enum Arg<'a> {
+pub enum ExecutableArg<'a> {
     /// Given away: the executable may overwrite it in place and hand it back as a result.
     Donate(Buffer),
     /// Lent: it is the same afterwards.
     Borrow(&'a Buffer),
 }
 
-impl Arg<'_> {
+impl ExecutableArg<'_> {
     /// The array, whoever owns it.
     pub fn buffer(&self) -> &Buffer {
         match self {
-            Arg::Donate(b) => b,
-            Arg::Borrow(b) => b,
+            ExecutableArg::Donate(b) => b,
+            ExecutableArg::Borrow(b) => b,
         }
     }
 }
@@ -51,12 +51,12 @@ pub struct CompileOptions {
     /// may become a NaN (XLA's `allow_excess_precision`; training may, op tests may not).
     pub excess_precision: bool,
     /// What parameters and results are to backends that spread a program over devices.
-    pub roles: Roles,
+    pub roles: ValueRoles,
 }
 
 /// What the parameters and results of a program mean where it is spread over devices.
 #[derive(Clone, Debug, Default)]
-pub struct Roles {
+pub struct ValueRoles {
     /// Parameters whose dimension 0 runs over samples.
     pub batch: Vec<usize>,
     /// Parameters that every device has whole, whatever their size.
@@ -70,7 +70,7 @@ pub struct Roles {
 
 /// What a compilation produced, for people and programs.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct ExecutableReport {
     /// Milliseconds spent compiling.
     pub compile_ms: f64,
     /// Bytes of working memory beside arguments and results.
@@ -92,10 +92,10 @@ pub trait Executable: Send + Sync {
     fn param_types(&self) -> &[TensorType];
 
     /// Runs once. Arguments must have the parameters' types; donated ones are consumed.
-    fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>>;
+    fn run(&self, args: Vec<ExecutableArg<'_>>) -> Result<Vec<Buffer>>;
 
     /// What compiling found out.
-    fn report(&self) -> &Report;
+    fn report(&self) -> &ExecutableReport;
 }
 
 /// A way to run graphs: an engine and its devices.
@@ -130,7 +130,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// What processes on several hosts do together, where this backend's devices are driven by more than this one.
-    fn hosts(&self) -> Option<&dyn Hosts> {
+    fn hosts(&self) -> Option<&dyn HostGroup> {
         None
     }
 
@@ -144,7 +144,7 @@ pub trait Backend: Send + Sync {
     fn compile_spread(
         &self,
         _graph: &Arc<Graph>,
-        _spread: &Spread,
+        _spread: &Shardings,
         _options: &CompileOptions,
     ) -> Option<Result<Arc<dyn Executable>>> {
         None
@@ -158,7 +158,7 @@ pub trait Backend: Send + Sync {
 ///
 /// Runs of programs on all devices, and the calls of this trait that say so, are meetings: every host makes the same ones
 /// in the same order, or those that wait wait for ever.
-pub trait Hosts {
+pub trait HostGroup {
     /// Which host this is, from 0. Host 0 shows progress and writes files.
     fn index(&self) -> usize;
 

@@ -56,7 +56,7 @@ impl Buffer {
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
     pub fn lazy(ty: TensorType, make: impl Fn() -> Literal + Send + Sync + 'static) -> Buffer {
-        Buffer { ty, data: Arc::new(Lazy { make, made: OnceLock::new() }) }
+        Buffer { ty, data: Arc::new(LazyLiteral { make, made: OnceLock::new() }) }
     }
 
     /// As [`Buffer::lazy`], of something that stays at hand: [`Buffer::origin`].
@@ -76,8 +76,8 @@ impl Buffer {
         make: impl Fn(&O) -> Literal + Send + Sync + 'static,
     ) -> Buffer {
         let of = origin.clone();
-        let lazy = Lazy { make: move || make(&of), made: OnceLock::new() };
-        Buffer { ty, data: Arc::new(Derived { lazy, origin }) }
+        let lazy = LazyLiteral { make: move || make(&of), made: OnceLock::new() };
+        Buffer { ty, data: Arc::new(LazyWithOrigin { lazy, origin }) }
     }
 
     /// What the array is made of, where it was given by [`Buffer::lazy_of`] and is of this type.
@@ -153,12 +153,12 @@ impl DeviceData for Literal {
 }
 
 /// See [`Buffer::lazy`].
-struct Lazy<F> {
+struct LazyLiteral<F> {
     make: F,
     made: OnceLock<Literal>,
 }
 
-impl<F: Fn() -> Literal + Send + Sync + 'static> DeviceData for Lazy<F> {
+impl<F: Fn() -> Literal + Send + Sync + 'static> DeviceData for LazyLiteral<F> {
     fn to_literal(&self, _: &TensorType) -> Result<Literal> {
         Ok(self.made.get_or_init(&self.make).clone())
     }
@@ -169,12 +169,12 @@ impl<F: Fn() -> Literal + Send + Sync + 'static> DeviceData for Lazy<F> {
 }
 
 /// See [`Buffer::lazy_of`].
-struct Derived<F, O> {
-    lazy: Lazy<F>,
+struct LazyWithOrigin<F, O> {
+    lazy: LazyLiteral<F>,
     origin: Arc<O>,
 }
 
-impl<F: Fn() -> Literal + Send + Sync + 'static, O: Any + Send + Sync> DeviceData for Derived<F, O> {
+impl<F: Fn() -> Literal + Send + Sync + 'static, O: Any + Send + Sync> DeviceData for LazyWithOrigin<F, O> {
     fn to_literal(&self, ty: &TensorType) -> Result<Literal> {
         self.lazy.to_literal(ty)
     }

@@ -4,12 +4,12 @@
 use std::sync::OnceLock;
 
 /// Receives `(level, message)`.
-pub type Sink = fn(level: usize, message: &str);
+pub type EventSink = fn(level: usize, message: &str);
 
-static SINK: OnceLock<(usize, Sink)> = OnceLock::new();
+static SINK: OnceLock<(usize, EventSink)> = OnceLock::new();
 
 /// Installs the sink for messages up to `level`; the first call wins.
-pub fn install(level: usize, sink: Sink) {
+pub fn install(level: usize, sink: EventSink) {
     let _ = SINK.set((level, sink));
 }
 

@@ -13,14 +13,14 @@ pub const STEPS_IN_FLIGHT: usize = 2;
 
 /// Says when a run that was begun is finished, and how it went. Copies are of the same run.
 #[derive(Clone)]
-pub struct ReadyEvent(Arc<Run>);
+pub struct ReadyEvent(Arc<ReadySignal>);
 
-struct Run {
-    state: Mutex<State>,
+struct ReadySignal {
+    state: Mutex<ReadyState>,
     changed: Condvar,
 }
 
-struct State {
+struct ReadyState {
     /// Devices that are not done.
     left: usize,
     finished: Option<Instant>,
@@ -31,8 +31,8 @@ impl ReadyEvent {
     /// Of a run on so many devices, each of which says once that it is done.
     pub fn new(devices: usize) -> ReadyEvent {
         let finished = (devices == 0).then(Instant::now);
-        let state = Mutex::new(State { left: devices, finished, failed: None });
-        ReadyEvent(Arc::new(Run { state, changed: Condvar::new() }))
+        let state = Mutex::new(ReadyState { left: devices, finished, failed: None });
+        ReadyEvent(Arc::new(ReadySignal { state, changed: Condvar::new() }))
     }
 
     /// Says that a device is done, and how it went. Called by whatever thread knows.
@@ -58,7 +58,7 @@ impl ReadyEvent {
     /// # Errors
     /// Why the run failed.
     pub fn wait(&self) -> Result<Instant> {
-        let under_way = |state: &mut State| state.finished.is_none();
+        let under_way = |state: &mut ReadyState| state.finished.is_none();
         let state =
             self.0.changed.wait_while(self.state(), under_way).unwrap_or_else(PoisonError::into_inner);
         match &state.failed {
@@ -67,12 +67,12 @@ impl ReadyEvent {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReadyState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-enum End {
+enum StepEnd {
     Was(Instant),
     Comes(ReadyEvent),
 }
@@ -92,11 +92,11 @@ enum End {
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 pub struct InFlight<T> {
-    steps: VecDeque<(T, End)>,
+    steps: VecDeque<(T, StepEnd)>,
 }
 
 /// A step that is over.
-pub struct Ended<T> {
+pub struct FinishedStep<T> {
     /// Which.
     pub step: T,
     /// When it ended.
@@ -114,7 +114,7 @@ impl<T> Default for InFlight<T> {
 impl<T> InFlight<T> {
     /// A step that was begun just now; without an event it is finished, too.
     pub fn push(&mut self, step: T, event: Option<ReadyEvent>) {
-        self.steps.push_back((step, event.map_or_else(|| End::Was(Instant::now()), End::Comes)));
+        self.steps.push_back((step, event.map_or_else(|| StepEnd::Was(Instant::now()), StepEnd::Comes)));
     }
 
     /// How many ends were not taken.
@@ -132,12 +132,12 @@ impl<T> InFlight<T> {
     ///
     /// # Errors
     /// Why that step failed.
-    pub fn next_end(&mut self, most: usize) -> Result<Option<Ended<T>>> {
+    pub fn next_end(&mut self, most: usize) -> Result<Option<FinishedStep<T>>> {
         let must = self.steps.len() > most;
         let (at, waited) = match self.steps.front() {
             None => return Ok(None),
-            Some((_, End::Was(at))) => (Ok(*at), Duration::ZERO),
-            Some((_, End::Comes(event))) => match event.finished() {
+            Some((_, StepEnd::Was(at))) => (Ok(*at), Duration::ZERO),
+            Some((_, StepEnd::Comes(event))) => match event.finished() {
                 Some(_) => (event.wait(), Duration::ZERO),
                 None if must => {
                     let since = Instant::now();
@@ -147,7 +147,7 @@ impl<T> InFlight<T> {
             },
         };
         let step = self.steps.pop_front();
-        at.map(|at| step.map(|(step, _)| Ended { step, at, waited }))
+        at.map(|at| step.map(|(step, _)| FinishedStep { step, at, waited }))
     }
 }
 

@@ -1,7 +1,8 @@
 //! `jit`: traces a function over trees of tensors once for each type of its arguments, compiles it and runs it.
 
 use crate::{
-    Arg, Backend, Buffer, CompileOptions, Executable, Roles, Skeleton, Tree, backend, events, scope, trace,
+    Backend, Buffer, CompileOptions, Executable, ExecutableArg, TensorTree, TreeStructure, ValueRoles,
+    backend, events, scope, trace,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,19 +19,19 @@ pub struct Jit<I, O, F> {
     batch: Vec<usize>,
     whole: Vec<usize>,
     any_batch: bool,
-    cache: Mutex<HashMap<Signature, Arc<Compiled>>>,
+    cache: Mutex<HashMap<JitSignature, Arc<JitEntry>>>,
     marker: std::marker::PhantomData<fn(I) -> O>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Signature {
-    structure: Skeleton,
+struct JitSignature {
+    structure: TreeStructure,
     types: Vec<TensorType>,
 }
 
-struct Compiled {
+struct JitEntry {
     executable: Arc<dyn Executable>,
-    results: Skeleton,
+    results: TreeStructure,
 }
 
 /// Makes a function over trees of tensors callable on buffers.
@@ -46,7 +47,7 @@ struct Compiled {
 /// let y = axpy.call((Buffer::scalar(F32, 3.0), x.clone(), x)).unwrap();
 /// assert_eq!(y.to_literal().unwrap().to_f32s(), [4.0, 8.0]);
 /// ```
-pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
+pub fn jit<I: TensorTree, O: TensorTree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
     Jit {
         f,
         label: "jit".into(),
@@ -62,7 +63,7 @@ pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
     }
 }
 
-impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
+impl<I: TensorTree, O: TensorTree, F: Fn(I) -> O> Jit<I, O, F> {
     /// Sets the backend; otherwise the best registered one.
     pub fn on(mut self, backend: Arc<dyn Backend>) -> Self {
         self.backend = Some(backend);
@@ -113,14 +114,14 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
     }
 
     /// What parameters and results are. A result takes the place of the parameter of its name.
-    fn roles(&self, graph: &Graph, results: &Skeleton) -> Roles {
+    fn roles(&self, graph: &Graph, results: &TreeStructure) -> ValueRoles {
         let names = &graph.param_names;
         let of = |arguments: &[usize]| {
             let first = |name: &String| name.split('/').next()?.parse::<usize>().ok();
             (0..names.len()).filter(|&i| first(&names[i]).is_some_and(|a| arguments.contains(&a))).collect()
         };
         let place = |name: &String| names.iter().position(|p| p == name && !name.is_empty());
-        Roles {
+        ValueRoles {
             batch: of(&self.batch),
             whole: of(&self.whole),
             replaces: results.leaf_names().iter().map(place).collect(),
@@ -133,8 +134,8 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
         let mut leaves = Vec::new();
         let structure = I::flatten_host(args, &mut leaves);
         let types = leaves.iter().map(|b| b.ty().clone()).collect();
-        let compiled = self.compiled(Signature { structure, types })?;
-        let args = leaves.into_iter().map(Arg::Donate).collect();
+        let compiled = self.compiled(JitSignature { structure, types })?;
+        let args = leaves.into_iter().map(ExecutableArg::Donate).collect();
         let start = trace::begin();
         let results = compiled.executable.run(args)?;
         // Where the device goes on by itself, this was the host's part.
@@ -150,11 +151,11 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
     }
 
     /// The graph for the types of `args`, and what its parameters and results are, without compiling it.
-    pub fn program(&self, args: I::Host) -> Result<(Arc<Graph>, Roles)> {
+    pub fn program(&self, args: I::Host) -> Result<(Arc<Graph>, ValueRoles)> {
         let mut leaves = Vec::new();
         let structure = I::flatten_host(args, &mut leaves);
         let types = leaves.iter().map(|b| b.ty().clone()).collect();
-        let (graph, results) = self.trace_signature(&Signature { structure, types })?;
+        let (graph, results) = self.trace_signature(&JitSignature { structure, types })?;
         let roles = self.roles(&graph, &results);
         Ok((graph, roles))
     }
@@ -169,10 +170,10 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
         let mut leaves = Vec::new();
         let structure = I::flatten_host(args, &mut leaves);
         let types = leaves.iter().map(|b| b.ty().clone()).collect();
-        Ok(self.compiled(Signature { structure, types })?.executable.clone())
+        Ok(self.compiled(JitSignature { structure, types })?.executable.clone())
     }
 
-    fn trace_signature(&self, signature: &Signature) -> Result<(Arc<Graph>, Skeleton)> {
+    fn trace_signature(&self, signature: &JitSignature) -> Result<(Arc<Graph>, TreeStructure)> {
         let g = GraphBuilder::new("main");
         let names = signature.structure.leaf_names();
         let params: Vec<Tensor> =
@@ -184,7 +185,7 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
         Ok((g.finish(&results)?, skeleton))
     }
 
-    fn compiled(&self, signature: Signature) -> Result<Arc<Compiled>> {
+    fn compiled(&self, signature: JitSignature) -> Result<Arc<JitEntry>> {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(hit) = cache.get(&signature) {
             return Ok(hit.clone());
@@ -221,7 +222,7 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
                 r.arena_bytes as f64 / (1 << 20) as f64
             )
         });
-        let compiled = Arc::new(Compiled { executable, results });
+        let compiled = Arc::new(JitEntry { executable, results });
         cache.insert(signature, compiled.clone());
         Ok(compiled)
     }
@@ -229,8 +230,8 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
     /// Names the first argument whose type differs from an earlier compilation of the same structure.
     fn first_change<'a>(
         &self,
-        new: &Signature,
-        known: impl Iterator<Item = &'a Signature>,
+        new: &JitSignature,
+        known: impl Iterator<Item = &'a JitSignature>,
     ) -> Option<String> {
         let old = known.into_iter().find(|k| k.structure == new.structure)?;
         let names = new.structure.leaf_names();
@@ -249,7 +250,7 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
 /// assert_eq!((value.to_f64().unwrap(), slope.to_f64().unwrap()), (9.0, 6.0));
 /// ```
 #[track_caller]
-pub fn value_and_grad<P: Tree>(f: impl FnOnce(&P) -> Tensor, params: &P) -> (Tensor, P) {
+pub fn value_and_grad<P: TensorTree>(f: impl FnOnce(&P) -> Tensor, params: &P) -> (Tensor, P) {
     let loss = f(params);
     let mut leaves = Vec::new();
     let skeleton = params.flatten(&mut leaves);

@@ -20,14 +20,17 @@ pub mod sharded_array;
 pub mod trace;
 mod tree;
 
-pub use ahead_of_time::{AheadMemory, AheadOfTime, AheadReport, AheadRequest, AheadSlice};
-pub use backend::{Arg, Backend, CompileOptions, DeviceId, DeviceInfo, Executable, Hosts, Report, Roles};
+pub use ahead_of_time::{AotCompiler, AotMemory, AotReport, AotRequest, AotTopology};
+pub use backend::{
+    Backend, CompileOptions, DeviceId, DeviceInfo, Executable, ExecutableArg, ExecutableReport, HostGroup,
+    ValueRoles,
+};
 pub use buffer::{Buffer, DeviceData};
 pub use cache_dir::cache_folder;
-pub use in_flight::{Ended, InFlight, ReadyEvent, STEPS_IN_FLIGHT};
+pub use in_flight::{FinishedStep, InFlight, ReadyEvent, STEPS_IN_FLIGHT};
 pub use jit::{Jit, jit, value_and_grad};
 pub use reference::{NullBackend, ReferenceBackend};
-pub use registry::{Provider, backend, provider_names, register};
+pub use registry::{BackendProvider, backend, provider_names, register};
 pub use scope::named_scope;
-pub use sharded_array::Pieces;
-pub use tree::{Params, Skeleton, Tree};
+pub use sharded_array::ShardedArray;
+pub use tree::{Params, TensorTree, TreeStructure};

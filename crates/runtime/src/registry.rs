@@ -7,7 +7,7 @@ use systole_ir::{Error, ErrorKind, Result, knobs};
 
 /// How to open a backend.
 #[derive(Clone, Copy)]
-pub struct Provider {
+pub struct BackendProvider {
     /// The name users choose it by.
     pub name: &'static str,
     /// `auto` takes the openable backend of the highest rank.
@@ -17,20 +17,24 @@ pub struct Provider {
 }
 
 #[derive(Default)]
-struct Registry {
-    providers: Vec<Provider>,
+struct BackendRegistry {
+    providers: Vec<BackendProvider>,
     open: BTreeMap<&'static str, Arc<dyn Backend>>,
 }
 
-static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(|| {
-    let mut registry = Registry::default();
-    registry.providers.push(Provider { name: "ref", rank: 1, open: || Ok(Arc::new(ReferenceBackend)) });
-    registry.providers.push(Provider { name: "null", rank: 0, open: || Ok(Arc::new(NullBackend)) });
+static REGISTRY: LazyLock<Mutex<BackendRegistry>> = LazyLock::new(|| {
+    let mut registry = BackendRegistry::default();
+    registry.providers.push(BackendProvider {
+        name: "ref",
+        rank: 1,
+        open: || Ok(Arc::new(ReferenceBackend)),
+    });
+    registry.providers.push(BackendProvider { name: "null", rank: 0, open: || Ok(Arc::new(NullBackend)) });
     Mutex::new(registry)
 });
 
 /// Adds a backend; a second one of the same name is ignored.
-pub fn register(provider: Provider) {
+pub fn register(provider: BackendProvider) {
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     if registry.providers.iter().all(|p| p.name != provider.name) {
         registry.providers.push(provider);

@@ -9,9 +9,9 @@ thread_local! {
 }
 
 /// Takes its graph out again, whatever ends the tracing.
-struct Traced;
+struct TracingGuard;
 
-impl Drop for Traced {
+impl Drop for TracingGuard {
     fn drop(&mut self) {
         TRACED.with_borrow_mut(Vec::pop);
     }
@@ -20,7 +20,7 @@ impl Drop for Traced {
 /// Runs `f`, during which [`named_scope`] names what is added to `g`.
 pub(crate) fn traced<R>(g: &GraphBuilder, f: impl FnOnce() -> R) -> R {
     TRACED.with_borrow_mut(|graphs| graphs.push(g.clone()));
-    let _traced = Traced;
+    let _traced = TracingGuard;
     f()
 }
 

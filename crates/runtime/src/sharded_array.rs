@@ -7,7 +7,7 @@ use systole_ir::{Error, ErrorKind, Literal, Mesh, Result, Shape, Sharding, Tenso
 
 /// The storage of an array that is split over (or repeated on) the devices of a mesh: one buffer for each device that
 /// this process drives.
-pub struct Pieces {
+pub struct ShardedArray {
     /// The devices, those of other processes too.
     pub mesh: Arc<Mesh>,
     /// How the array is split.
@@ -18,7 +18,7 @@ pub struct Pieces {
     pub first: usize,
 }
 
-impl Pieces {
+impl ShardedArray {
     /// Whether the whole array can be had from these parts.
     pub fn are_whole(&self) -> bool {
         self.sharding.is_replicated() || self.parts.len() == self.mesh.devices()
@@ -31,7 +31,7 @@ impl Pieces {
     }
 }
 
-impl DeviceData for Pieces {
+impl DeviceData for ShardedArray {
     fn to_literal(&self, ty: &TensorType) -> Result<Literal> {
         if self.sharding.is_replicated() {
             return self.parts[0].to_literal();
@@ -44,7 +44,7 @@ impl DeviceData for Pieces {
         let mut whole = Literal::zeros(ty.clone());
         for (device, part) in self.parts.iter().enumerate() {
             let part = part.to_literal()?;
-            let rows = Rows::new(&self.mesh, &self.sharding, ty, device);
+            let rows = ShardRuns::new(&self.mesh, &self.sharding, ty, device);
             for (at, own) in rows.starts() {
                 whole.bytes_mut()[at..at + rows.bytes].copy_from_slice(&part.bytes()[own..own + rows.bytes]);
             }
@@ -70,7 +70,7 @@ pub fn split(
         return Ok(vec![value.clone(); devices.len()]);
     }
     let part = |device| {
-        let rows = Rows::new(mesh, sharding, value.ty(), device);
+        let rows = ShardRuns::new(mesh, sharding, value.ty(), device);
         let mut part = Literal::zeros(local.clone());
         for (at, own) in rows.starts() {
             part.bytes_mut()[own..own + rows.bytes].copy_from_slice(&value.bytes()[at..at + rows.bytes]);
@@ -81,7 +81,7 @@ pub fn split(
 }
 
 /// The runs of neighbouring bytes of one device's part.
-struct Rows {
+struct ShardRuns {
     whole: Shape,
     first: Vec<usize>,
     part: Shape,
@@ -90,12 +90,12 @@ struct Rows {
     bytes: usize,
 }
 
-impl Rows {
-    fn new(mesh: &Mesh, sharding: &Sharding, ty: &TensorType, device: usize) -> Rows {
+impl ShardRuns {
+    fn new(mesh: &Mesh, sharding: &Sharding, ty: &TensorType, device: usize) -> ShardRuns {
         let ranges = sharding.ranges(mesh, &ty.shape, device);
         let part: Shape = ranges.iter().map(|r| r.len()).collect();
         let element = ty.bytes() / ty.elements().max(1);
-        Rows {
+        ShardRuns {
             whole: ty.shape.clone(),
             first: ranges.iter().map(|r| r.start).collect(),
             bytes: part.last().map_or(1, |n| *n) * element,
@@ -145,7 +145,7 @@ mod tests {
             assert_eq!(held, 48 * copies);
             let ty = TensorType::new(DType::F32, [6, 2, 4]);
             let replicated = sharding.is_replicated();
-            let some = Pieces {
+            let some = ShardedArray {
                 mesh: mesh.clone(),
                 sharding: sharding.clone(),
                 parts: parts[2..5].into(),
@@ -156,7 +156,7 @@ mod tests {
                 Ok(value) => assert!(replicated && value == whole),
                 Err(e) => assert!(!replicated && e.to_string().contains("at other hosts"), "{e}"),
             }
-            let buffer = Pieces { mesh: mesh.clone(), sharding, parts, first: 0 }.buffer(ty).unwrap();
+            let buffer = ShardedArray { mesh: mesh.clone(), sharding, parts, first: 0 }.buffer(ty).unwrap();
             assert_eq!(buffer.to_literal().unwrap(), whole);
         }
         let scalar = Literal::scalar(DType::F32, 3.0);

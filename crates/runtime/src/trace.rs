@@ -173,13 +173,13 @@ pub fn program() -> Option<Arc<str>> {
 /// ```
 pub fn within<R>(name: &Arc<str>, f: impl FnOnce() -> R) -> R {
     /// Puts back what was there, after a panic too.
-    struct Back(Option<Arc<str>>);
-    impl Drop for Back {
+    struct RestoreThreadName(Option<Arc<str>>);
+    impl Drop for RestoreThreadName {
         fn drop(&mut self) {
             PROGRAM.set(self.0.take());
         }
     }
-    let _back = Back(PROGRAM.replace(Some(name.clone())));
+    let _back = RestoreThreadName(PROGRAM.replace(Some(name.clone())));
     f()
 }
 

@@ -8,19 +8,19 @@ use systole_ir::Tensor;
 
 /// The structure of a tree without its leaves.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Skeleton {
+pub enum TreeStructure {
     /// One tensor.
     Leaf,
     /// A tuple or list.
-    List(Vec<Skeleton>),
+    List(Vec<TreeStructure>),
     /// Named subtrees.
-    Named(Vec<(String, Skeleton)>),
+    Named(Vec<(String, TreeStructure)>),
 }
 
-impl Skeleton {
-    fn list(&self, i: usize) -> &Skeleton {
+impl TreeStructure {
+    fn list(&self, i: usize) -> &TreeStructure {
         match self {
-            Skeleton::List(parts) => &parts[i],
+            TreeStructure::List(parts) => &parts[i],
             _ => systole_ir::bug!("a tree changed its structure"),
         }
     }
@@ -31,13 +31,13 @@ impl Skeleton {
             if inner.is_empty() { prefix.to_string() } else { format!("{prefix}/{inner}") }
         };
         match self {
-            Skeleton::Leaf => vec![String::new()],
-            Skeleton::List(parts) => parts
+            TreeStructure::Leaf => vec![String::new()],
+            TreeStructure::List(parts) => parts
                 .iter()
                 .enumerate()
                 .flat_map(|(i, p)| p.leaf_names().into_iter().map(move |n| join(&i.to_string(), n)))
                 .collect(),
-            Skeleton::Named(parts) => parts
+            TreeStructure::Named(parts) => parts
                 .iter()
                 .flat_map(|(name, p)| p.leaf_names().into_iter().map(move |n| join(name, n)))
                 .collect(),
@@ -46,72 +46,72 @@ impl Skeleton {
 }
 
 /// A nested value of tensors with a counterpart of buffers.
-pub trait Tree: Sized {
+pub trait TensorTree: Sized {
     /// The same structure holding buffers.
     type Host;
 
     /// Takes the tensors out, in a fixed order.
-    fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton;
+    fn flatten(&self, out: &mut Vec<Tensor>) -> TreeStructure;
 
     /// Puts tensors in, in the same order.
-    fn unflatten(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Self;
+    fn unflatten(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Tensor>) -> Self;
 
     /// Takes the buffers out.
-    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> Skeleton;
+    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> TreeStructure;
 
     /// Puts buffers in.
-    fn unflatten_host(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host;
+    fn unflatten_host(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host;
 }
 
 fn next<T>(leaves: &mut dyn Iterator<Item = T>) -> T {
     leaves.next().unwrap_or_else(|| systole_ir::bug!("a tree lacks a leaf"))
 }
 
-impl Tree for Tensor {
+impl TensorTree for Tensor {
     type Host = Buffer;
-    fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton {
+    fn flatten(&self, out: &mut Vec<Tensor>) -> TreeStructure {
         out.push(self.clone());
-        Skeleton::Leaf
+        TreeStructure::Leaf
     }
-    fn unflatten(_: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Tensor {
+    fn unflatten(_: &TreeStructure, leaves: &mut dyn Iterator<Item = Tensor>) -> Tensor {
         next(leaves)
     }
-    fn flatten_host(host: Buffer, out: &mut Vec<Buffer>) -> Skeleton {
+    fn flatten_host(host: Buffer, out: &mut Vec<Buffer>) -> TreeStructure {
         out.push(host);
-        Skeleton::Leaf
+        TreeStructure::Leaf
     }
-    fn unflatten_host(_: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Buffer {
+    fn unflatten_host(_: &TreeStructure, leaves: &mut dyn Iterator<Item = Buffer>) -> Buffer {
         next(leaves)
     }
 }
 
 /// No values: for functions that take or return nothing.
-impl Tree for () {
+impl TensorTree for () {
     type Host = ();
-    fn flatten(&self, _: &mut Vec<Tensor>) -> Skeleton {
-        Skeleton::List(Vec::new())
+    fn flatten(&self, _: &mut Vec<Tensor>) -> TreeStructure {
+        TreeStructure::List(Vec::new())
     }
-    fn unflatten(_: &Skeleton, _: &mut dyn Iterator<Item = Tensor>) {}
-    fn flatten_host(_: (), _: &mut Vec<Buffer>) -> Skeleton {
-        Skeleton::List(Vec::new())
+    fn unflatten(_: &TreeStructure, _: &mut dyn Iterator<Item = Tensor>) {}
+    fn flatten_host(_: (), _: &mut Vec<Buffer>) -> TreeStructure {
+        TreeStructure::List(Vec::new())
     }
-    fn unflatten_host(_: &Skeleton, _: &mut dyn Iterator<Item = Buffer>) {}
+    fn unflatten_host(_: &TreeStructure, _: &mut dyn Iterator<Item = Buffer>) {}
 }
 
 macro_rules! tuple_trees {
     ($(($($t:ident $i:tt),*));* $(;)?) => { $(
-        impl<$($t: Tree),*> Tree for ($($t,)*) {
+        impl<$($t: TensorTree),*> TensorTree for ($($t,)*) {
             type Host = ($($t::Host,)*);
-            fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton {
-                Skeleton::List(vec![$(self.$i.flatten(out)),*])
+            fn flatten(&self, out: &mut Vec<Tensor>) -> TreeStructure {
+                TreeStructure::List(vec![$(self.$i.flatten(out)),*])
             }
-            fn unflatten(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
+            fn unflatten(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
                 ($($t::unflatten(skeleton.list($i), leaves),)*)
             }
-            fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> Skeleton {
-                Skeleton::List(vec![$($t::flatten_host(host.$i, out)),*])
+            fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> TreeStructure {
+                TreeStructure::List(vec![$($t::flatten_host(host.$i, out)),*])
             }
-            fn unflatten_host(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
+            fn unflatten_host(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
                 ($($t::unflatten_host(skeleton.list($i), leaves),)*)
             }
         }
@@ -124,20 +124,20 @@ tuple_trees!(
     (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
 );
 
-impl<A: Tree> Tree for Vec<A> {
+impl<A: TensorTree> TensorTree for Vec<A> {
     type Host = Vec<A::Host>;
-    fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton {
-        Skeleton::List(self.iter().map(|a| a.flatten(out)).collect())
+    fn flatten(&self, out: &mut Vec<Tensor>) -> TreeStructure {
+        TreeStructure::List(self.iter().map(|a| a.flatten(out)).collect())
     }
-    fn unflatten(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
-        let Skeleton::List(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+    fn unflatten(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
+        let TreeStructure::List(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
         parts.iter().map(|p| A::unflatten(p, leaves)).collect()
     }
-    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> Skeleton {
-        Skeleton::List(host.into_iter().map(|a| A::flatten_host(a, out)).collect())
+    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> TreeStructure {
+        TreeStructure::List(host.into_iter().map(|a| A::flatten_host(a, out)).collect())
     }
-    fn unflatten_host(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
-        let Skeleton::List(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+    fn unflatten_host(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
+        let TreeStructure::List(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
         parts.iter().map(|p| A::unflatten_host(p, leaves)).collect()
     }
 }
@@ -239,20 +239,20 @@ impl<T> std::ops::Index<&str> for Params<T> {
     }
 }
 
-impl<A: Tree> Tree for Params<A> {
+impl<A: TensorTree> TensorTree for Params<A> {
     type Host = Params<A::Host>;
-    fn flatten(&self, out: &mut Vec<Tensor>) -> Skeleton {
-        Skeleton::Named(self.0.iter().map(|(n, a)| (n.clone(), a.flatten(out))).collect())
+    fn flatten(&self, out: &mut Vec<Tensor>) -> TreeStructure {
+        TreeStructure::Named(self.0.iter().map(|(n, a)| (n.clone(), a.flatten(out))).collect())
     }
-    fn unflatten(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
-        let Skeleton::Named(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+    fn unflatten(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
+        let TreeStructure::Named(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
         Params(parts.iter().map(|(n, p)| (n.clone(), A::unflatten(p, leaves))).collect())
     }
-    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> Skeleton {
-        Skeleton::Named(host.0.into_iter().map(|(n, a)| (n, A::flatten_host(a, out))).collect())
+    fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> TreeStructure {
+        TreeStructure::Named(host.0.into_iter().map(|(n, a)| (n, A::flatten_host(a, out))).collect())
     }
-    fn unflatten_host(skeleton: &Skeleton, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
-        let Skeleton::Named(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+    fn unflatten_host(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
+        let TreeStructure::Named(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
         Params(parts.iter().map(|(n, p)| (n.clone(), A::unflatten_host(p, leaves))).collect())
     }
 }

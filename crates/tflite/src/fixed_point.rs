@@ -1,6 +1,6 @@
 //! The fixed-point arithmetic of LiteRT's reference kernels, to the bit. Source: gemmlowp, and `quantization_util` there.
 
-use crate::op::Activation;
+use crate::op::FusedActivation;
 
 /// `d ≥ 0` as `m · 2^(shift − 31)`, with `m` from 2³⁰ to 2³¹ − 1: `→ (m, shift)`. What is too small to matter is (0, 0).
 ///
@@ -65,7 +65,7 @@ pub fn multiply_by_quantized_multiplier(x: i32, m: i32, shift: i32) -> i32 {
 }
 
 /// The least and the greatest integer that a fused activation leaves: `→ (min, max)`.
-pub fn activation_range(activation: Activation, scale: f32, zero_point: i32) -> (i32, i32) {
+pub fn activation_range(activation: FusedActivation, scale: f32, zero_point: i32) -> (i32, i32) {
     let q = |x: f32| zero_point.saturating_add((x / scale).round() as i32);
     let (low, high) = activation.bounds();
     let low = if low.is_finite() { q(low).max(-128) } else { -128 };

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use systole_base::Result;
 
 /// A file's bytes.
-pub(crate) struct Bytes<'a> {
+pub(crate) struct FlatbufferBytes<'a> {
     all: &'a [u8],
     /// Bytes of vectors that may still be read.
     left: Cell<usize>,
@@ -14,18 +14,18 @@ pub(crate) struct Bytes<'a> {
 
 /// A table in the file.
 #[derive(Clone, Copy)]
-pub(crate) struct Table<'a> {
-    file: &'a Bytes<'a>,
+pub(crate) struct FlatbufferTable<'a> {
+    file: &'a FlatbufferBytes<'a>,
     at: usize,
     vtable: usize,
     vtable_size: usize,
     size: usize,
 }
 
-impl<'a> Bytes<'a> {
-    pub(crate) fn new(all: &'a [u8]) -> Bytes<'a> {
+impl<'a> FlatbufferBytes<'a> {
+    pub(crate) fn new(all: &'a [u8]) -> FlatbufferBytes<'a> {
         // Vectors that several tables share are read for each.
-        Bytes { all, left: Cell::new(all.len().saturating_mul(4).saturating_add(1 << 16)) }
+        FlatbufferBytes { all, left: Cell::new(all.len().saturating_mul(4).saturating_add(1 << 16)) }
     }
 
     fn take<const N: usize>(&self, at: usize) -> Result<[u8; N]> {
@@ -47,7 +47,7 @@ impl<'a> Bytes<'a> {
         Ok(at.saturating_add(self.u32(at)?))
     }
 
-    pub(crate) fn root(&'a self) -> Result<Table<'a>> {
+    pub(crate) fn root(&'a self) -> Result<FlatbufferTable<'a>> {
         self.table(self.follow(0)?)
     }
 
@@ -55,12 +55,12 @@ impl<'a> Bytes<'a> {
         self.all.get(4..8)
     }
 
-    fn table(&'a self, at: usize) -> Result<Table<'a>> {
+    fn table(&'a self, at: usize) -> Result<FlatbufferTable<'a>> {
         let back = i32::from_le_bytes(self.take(at)?);
         let vtable = usize::try_from(at as i64 - i64::from(back))
             .map_err(|_| broken(format!("the table at byte {at} has no description")))?;
         let (vtable_size, size) = (self.u16(vtable)?, self.u16(vtable.saturating_add(2))?);
-        Ok(Table { file: self, at, vtable, vtable_size, size })
+        Ok(FlatbufferTable { file: self, at, vtable, vtable_size, size })
     }
 
     fn spend(&self, bytes: usize) -> Result<()> {
@@ -86,7 +86,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-impl<'a> Table<'a> {
+impl<'a> FlatbufferTable<'a> {
     /// Where a field is stored; `None`: it has its default.
     fn place(&self, id: u16) -> Result<Option<usize>> {
         let slot = 4 + 2 * usize::from(id);
@@ -116,11 +116,11 @@ impl<'a> Table<'a> {
         self.place(id)?.map(|at| self.file.follow(at)).transpose()
     }
 
-    pub(crate) fn table(&self, id: u16) -> Result<Option<Table<'a>>> {
+    pub(crate) fn table(&self, id: u16) -> Result<Option<FlatbufferTable<'a>>> {
         self.target(id)?.map(|at| self.file.table(at)).transpose()
     }
 
-    pub(crate) fn tables(&self, id: u16) -> Result<Vec<Table<'a>>> {
+    pub(crate) fn tables(&self, id: u16) -> Result<Vec<FlatbufferTable<'a>>> {
         let Some(at) = self.target(id)? else { return Ok(Vec::new()) };
         let (start, length) = self.file.vector(at, 4)?;
         (0..length).map(|i| self.file.table(self.file.follow(start + 4 * i)?)).collect()

@@ -1,22 +1,22 @@
 //! The interpreter: every operator in order, each by LiteRT's reference arithmetic. For bits, not for speed.
 
-use crate::kernels::{Call, row};
-use crate::model::{Model, broken};
+use crate::kernels::{OperatorCall, row};
+use crate::model::{TfliteModel, broken};
 use systole_base::{Error, ErrorKind, Literal, Result};
 
 /// A model that is checked and can be run, from any number of threads.
-pub struct Interpreter<'a> {
-    model: &'a Model,
+pub struct TfliteInterpreter<'a> {
+    model: &'a TfliteModel,
     /// The last operator that reads each tensor; later its memory is given back.
     last_reads: Vec<usize>,
 }
 
-impl<'a> Interpreter<'a> {
+impl<'a> TfliteInterpreter<'a> {
     /// An interpreter of a model.
     ///
     /// # Errors
     /// When the graph is not sound ([`Model::check`]).
-    pub fn new(model: &'a Model) -> Result<Interpreter<'a>> {
+    pub fn new(model: &'a TfliteModel) -> Result<TfliteInterpreter<'a>> {
         model.check()?;
         let mut last_reads = vec![0; model.tensors.len()];
         for (n, o) in model.operators.iter().enumerate() {
@@ -25,11 +25,11 @@ impl<'a> Interpreter<'a> {
             }
         }
         model.outputs.iter().for_each(|&i| last_reads[i] = usize::MAX);
-        Ok(Interpreter { model, last_reads })
+        Ok(TfliteInterpreter { model, last_reads })
     }
 
     /// The model.
-    pub fn model(&self) -> &'a Model {
+    pub fn model(&self) -> &'a TfliteModel {
         self.model
     }
 
@@ -41,7 +41,7 @@ impl<'a> Interpreter<'a> {
         self.run_with(inputs, |_, _| {})
     }
 
-    /// As [`Interpreter::run`], showing each tensor that an operator makes, and the inputs, with their numbers.
+    /// As [`TfliteInterpreter::run`], showing each tensor that an operator makes, and the inputs, with their numbers.
     pub fn run_with(
         &self,
         inputs: &[Literal],
@@ -89,7 +89,8 @@ impl<'a> Interpreter<'a> {
         let operator = model.operators.get(n).ok_or_else(|| broken(format!("there is no operator {n}")))?;
         let row =
             row(operator.op.code()).ok_or_else(|| broken(format!("{} is not known here", operator.op)))?;
-        let made = (row.kernel)(&Call { model, operator, values }).map_err(|e| e.at(model.place(n)))?;
+        let made =
+            (row.kernel)(&OperatorCall { model, operator, values }).map_err(|e| e.at(model.place(n)))?;
         for (&i, y) in operator.outputs.iter().zip(&made) {
             let t = model.tensor(i)?;
             if y.ty() != &t.ty {

@@ -38,7 +38,7 @@ mod write;
 pub use fixed_point::{
     activation_range, mean_multiplier, multiply_by_quantized_multiplier, quantize_multiplier, sum_multipliers,
 };
-pub use interpreter::Interpreter;
-pub use kernels::{IntegerSoftmax, Slide};
-pub use model::{Model, Operator, Quantization, Tensor, axis_of};
-pub use op::{Activation, Field, Op, Padding, Scales};
+pub use interpreter::TfliteInterpreter;
+pub use kernels::{IntegerSoftmax, WindowStride};
+pub use model::{TfliteModel, TfliteOperator, TfliteQuantization, TfliteTensor, axis_of};
+pub use op::{FusedActivation, OptionField, ScaleRule, TfliteOp, TflitePadding};

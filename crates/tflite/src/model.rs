@@ -1,12 +1,12 @@
 //! A model as data: tensors, operators, what goes in and what comes out. What the bytes of a file say, in plain types.
 
-use crate::op::{Activation, Field, Op};
+use crate::op::{FusedActivation, OptionField, TfliteOp};
 use std::collections::BTreeMap;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
 
 /// real = scale · (q − zero point).
 #[derive(Clone, Debug, PartialEq, Default)]
-pub struct Quantization {
+pub struct TfliteQuantization {
     /// One, or one for each entry of `dimension`.
     pub scale: Vec<f32>,
     /// As many as scales.
@@ -15,21 +15,21 @@ pub struct Quantization {
     pub dimension: usize,
 }
 
-impl Quantization {
+impl TfliteQuantization {
     /// One scale for all.
-    pub fn per_tensor(scale: f32, zero_point: i32) -> Quantization {
-        Quantization { scale: vec![scale], zero_point: vec![zero_point.into()], dimension: 0 }
+    pub fn per_tensor(scale: f32, zero_point: i32) -> TfliteQuantization {
+        TfliteQuantization { scale: vec![scale], zero_point: vec![zero_point.into()], dimension: 0 }
     }
 
     /// A scale for each entry of a dimension, all around 0.
-    pub fn per_channel(scale: Vec<f32>, dimension: usize) -> Quantization {
-        Quantization { zero_point: vec![0; scale.len()], scale, dimension }
+    pub fn per_channel(scale: Vec<f32>, dimension: usize) -> TfliteQuantization {
+        TfliteQuantization { zero_point: vec![0; scale.len()], scale, dimension }
     }
 }
 
 /// A tensor: its type, and its values where they are constant.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tensor {
+pub struct TfliteTensor {
     /// Its name in the file.
     pub name: String,
     /// Element type and shape, the batch included.
@@ -37,22 +37,22 @@ pub struct Tensor {
     /// Its values, of a constant.
     pub data: Option<Literal>,
     /// How its integers are numbers; `None`: they are what they are.
-    pub quantization: Option<Quantization>,
+    pub quantization: Option<TfliteQuantization>,
 }
 
-impl Tensor {
+impl TfliteTensor {
     /// A tensor that is computed or given.
-    pub fn new(name: impl Into<String>, shape: impl Into<Shape>, dtype: DType) -> Tensor {
-        Tensor { name: name.into(), ty: TensorType::new(dtype, shape), data: None, quantization: None }
+    pub fn new(name: impl Into<String>, shape: impl Into<Shape>, dtype: DType) -> TfliteTensor {
+        TfliteTensor { name: name.into(), ty: TensorType::new(dtype, shape), data: None, quantization: None }
     }
 
     /// A constant.
-    pub fn constant(name: impl Into<String>, data: Literal) -> Tensor {
-        Tensor { name: name.into(), ty: data.ty().clone(), data: Some(data), quantization: None }
+    pub fn constant(name: impl Into<String>, data: Literal) -> TfliteTensor {
+        TfliteTensor { name: name.into(), ty: data.ty().clone(), data: Some(data), quantization: None }
     }
 
     /// With a quantisation.
-    pub fn quantized(mut self, quantization: Quantization) -> Tensor {
+    pub fn quantized(mut self, quantization: TfliteQuantization) -> TfliteTensor {
         self.quantization = Some(quantization);
         self
     }
@@ -92,66 +92,66 @@ impl Tensor {
 
 /// An operator in its place.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Operator {
+pub struct TfliteOperator {
     /// What it computes.
-    pub op: Op,
+    pub op: TfliteOp,
     /// Its version in the file; 0: the writer chooses the lowest that there is for its types.
     pub version: i32,
     /// Numbers of tensors; `None` where an optional one is left out.
     pub inputs: Vec<Option<usize>>,
     /// Numbers of tensors.
     pub outputs: Vec<usize>,
-    numbers: BTreeMap<Field, f64>,
-    lists: BTreeMap<Field, Vec<i32>>,
+    numbers: BTreeMap<OptionField, f64>,
+    lists: BTreeMap<OptionField, Vec<i32>>,
 }
 
-impl Operator {
+impl TfliteOperator {
     /// An operator with its options at their defaults.
     pub fn new(
-        op: Op,
+        op: TfliteOp,
         inputs: impl IntoIterator<Item = usize>,
         outputs: impl IntoIterator<Item = usize>,
-    ) -> Operator {
+    ) -> TfliteOperator {
         let inputs = inputs.into_iter().map(Some).collect();
         let outputs = outputs.into_iter().collect();
-        Operator { op, version: 0, inputs, outputs, numbers: BTreeMap::new(), lists: BTreeMap::new() }
+        TfliteOperator { op, version: 0, inputs, outputs, numbers: BTreeMap::new(), lists: BTreeMap::new() }
     }
 
     /// With an option.
-    pub fn with(mut self, field: Field, value: impl Into<f64>) -> Operator {
+    pub fn with(mut self, field: OptionField, value: impl Into<f64>) -> TfliteOperator {
         self.numbers.insert(field, value.into());
         self
     }
 
     /// With an option that is a list.
-    pub fn with_list(mut self, field: Field, value: Vec<i32>) -> Operator {
+    pub fn with_list(mut self, field: OptionField, value: Vec<i32>) -> TfliteOperator {
         self.lists.insert(field, value);
         self
     }
 
     /// An option as it is stored.
-    pub fn number(&self, field: Field) -> f64 {
+    pub fn number(&self, field: OptionField) -> f64 {
         self.numbers.get(&field).copied().unwrap_or(field.default())
     }
 
     /// An option that is an integer.
-    pub fn int(&self, field: Field) -> i64 {
+    pub fn int(&self, field: OptionField) -> i64 {
         self.number(field) as i64
     }
 
     /// An option that is a switch.
-    pub fn is(&self, field: Field) -> bool {
+    pub fn is(&self, field: OptionField) -> bool {
         self.number(field) != 0.0
     }
 
     /// An option of at least 1.
-    pub fn count(&self, field: Field) -> Option<usize> {
+    pub fn count(&self, field: OptionField) -> Option<usize> {
         usize::try_from(self.int(field)).ok().filter(|v| (1..1 << 30).contains(v))
     }
 
     /// Whether windows have as many positions as the strides leave; `None`: the option is neither of [`crate::Padding`]'s.
     pub fn is_same(&self) -> Option<bool> {
-        match self.int(Field::Padding) {
+        match self.int(OptionField::Padding) {
             0 => Some(true),
             1 => Some(false),
             _ => None,
@@ -159,7 +159,7 @@ impl Operator {
     }
 
     /// An option that is a list.
-    pub fn list(&self, field: Field) -> &[i32] {
+    pub fn list(&self, field: OptionField) -> &[i32] {
         self.lists.get(&field).map_or(&[], Vec::as_slice)
     }
 
@@ -167,9 +167,9 @@ impl Operator {
     ///
     /// # Errors
     /// When it is none of [`Activation`]'s.
-    pub fn activation(&self) -> Result<Activation> {
-        let code = self.int(Field::Activation);
-        Activation::of_code(code).ok_or_else(|| {
+    pub fn activation(&self) -> Result<FusedActivation> {
+        let code = self.int(OptionField::Activation);
+        FusedActivation::of_code(code).ok_or_else(|| {
             Error::new(ErrorKind::Unsupported, format!("{} with fused activation {code}", self.op))
         })
     }
@@ -183,13 +183,13 @@ pub fn axis_of(axis: i64, rank: usize) -> Option<usize> {
 
 /// A model: one graph of operators in the order of their execution.
 #[derive(Clone, Debug, PartialEq, Default)]
-pub struct Model {
+pub struct TfliteModel {
     /// A note of who wrote it.
     pub description: String,
     /// All tensors, by number.
-    pub tensors: Vec<Tensor>,
+    pub tensors: Vec<TfliteTensor>,
     /// Each after those that feed it.
-    pub operators: Vec<Operator>,
+    pub operators: Vec<TfliteOperator>,
     /// Tensors that are given.
     pub inputs: Vec<usize>,
     /// Tensors that are asked for.
@@ -201,9 +201,9 @@ pub struct Model {
 /// Bytes that all tensors that are no constants may have together.
 const MOST_BYTES: usize = 1 << 29;
 
-impl Model {
+impl TfliteModel {
     /// The tensor of a number.
-    pub fn tensor(&self, index: usize) -> Result<&Tensor> {
+    pub fn tensor(&self, index: usize) -> Result<&TfliteTensor> {
         self.tensors.get(index).ok_or_else(|| broken(format!("there is no tensor {index}")))
     }
 
@@ -271,7 +271,7 @@ impl Model {
         Ok(())
     }
 
-    fn check_tensor(&self, t: &Tensor) -> Result<()> {
+    fn check_tensor(&self, t: &TfliteTensor) -> Result<()> {
         if t.data.as_ref().is_some_and(|d| d.ty() != &t.ty) {
             return Err(broken(format!("the values of tensor {} are not of its type", t.name)));
         }

@@ -5,8 +5,8 @@ use std::fmt;
 /// An option of an operator. Numbers, switches and choices are one kind of value here: the schema's default is 0 for all but
 /// the dilations, which are 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Field {
-    /// See [`Padding`].
+pub enum OptionField {
+    /// See [`TflitePadding`].
     Padding,
     /// Step from column to column.
     StrideW,
@@ -16,7 +16,7 @@ pub enum Field {
     FilterW,
     /// Rows of a pooling's window.
     FilterH,
-    /// See [`Activation`].
+    /// See [`FusedActivation`].
     Activation,
     /// Distance of a window's columns.
     DilationW,
@@ -76,33 +76,33 @@ pub enum Field {
 
 /// How a field is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stored {
+pub(crate) enum FieldStorage {
     Byte,
     Int,
     Float,
     List,
 }
 
-impl Field {
-    pub(crate) fn stored(self) -> Stored {
-        use Field::*;
+impl OptionField {
+    pub(crate) fn stored(self) -> FieldStorage {
+        use OptionField::*;
         match self {
             Padding | Activation | WeightsFormat | KeepNumDims | AsymmetricInputs | KeepDims
-            | AlignCorners | HalfPixelCenters | AdjX | AdjY | OutputType | Approximate => Stored::Byte,
-            Beta | Alpha => Stored::Float,
-            NewShape | SqueezeDims => Stored::List,
-            _ => Stored::Int,
+            | AlignCorners | HalfPixelCenters | AdjX | AdjY | OutputType | Approximate => FieldStorage::Byte,
+            Beta | Alpha => FieldStorage::Float,
+            NewShape | SqueezeDims => FieldStorage::List,
+            _ => FieldStorage::Int,
         }
     }
 
     pub(crate) fn default(self) -> f64 {
-        if matches!(self, Field::DilationW | Field::DilationH) { 1.0 } else { 0.0 }
+        if matches!(self, OptionField::DilationW | OptionField::DilationH) { 1.0 } else { 0.0 }
     }
 }
 
 /// What happens at the border of a picture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Padding {
+pub enum TflitePadding {
     /// As many places as the strides leave.
     Same,
     /// Only whole windows.
@@ -111,7 +111,7 @@ pub enum Padding {
 
 /// What an operator applies to its result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Activation {
+pub enum FusedActivation {
     /// Nothing.
     #[default]
     None,
@@ -123,9 +123,9 @@ pub enum Activation {
     Relu6,
 }
 
-impl Activation {
-    pub(crate) fn of_code(code: i64) -> Option<Activation> {
-        use Activation::*;
+impl FusedActivation {
+    pub(crate) fn of_code(code: i64) -> Option<FusedActivation> {
+        use FusedActivation::*;
         [None, Relu, ReluN1To1, Relu6].get(usize::try_from(code).ok()?).copied()
     }
 
@@ -137,25 +137,25 @@ impl Activation {
     /// The least and the greatest value, in floats.
     pub(crate) fn bounds(self) -> (f32, f32) {
         match self {
-            Activation::None => (f32::NEG_INFINITY, f32::INFINITY),
-            Activation::Relu => (0.0, f32::INFINITY),
-            Activation::ReluN1To1 => (-1.0, 1.0),
-            Activation::Relu6 => (0.0, 6.0),
+            FusedActivation::None => (f32::NEG_INFINITY, f32::INFINITY),
+            FusedActivation::Relu => (0.0, f32::INFINITY),
+            FusedActivation::ReluN1To1 => (-1.0, 1.0),
+            FusedActivation::Relu6 => (0.0, 6.0),
         }
     }
 }
 
 /// An operator, by the schema's name: `Op::Conv2D`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Op {
+pub struct TfliteOp {
     code: i32,
     name: &'static str,
 }
 
-impl Op {
+impl TfliteOp {
     /// The operator of a row of the table.
-    pub(crate) const fn of_row(code: i32, name: &'static str) -> Op {
-        Op { code, name }
+    pub(crate) const fn of_row(code: i32, name: &'static str) -> TfliteOp {
+        TfliteOp { code, name }
     }
 
     /// The schema's number.
@@ -169,13 +169,13 @@ impl Op {
     }
 }
 
-impl fmt::Display for Op {
+impl fmt::Display for TfliteOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
 }
 
-impl fmt::Debug for Op {
+impl fmt::Debug for TfliteOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
@@ -183,7 +183,7 @@ impl fmt::Debug for Op {
 
 /// Which scales an operator on int8 takes.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Scales {
+pub enum ScaleRule {
     /// Weights and bias are its second and third operand, or as TRANSPOSE_CONV has them.
     Weights,
     /// Operands and results have one scale.

@@ -1,26 +1,26 @@
 //! A `.tflite` file as a [`Model`].
 
-use crate::flatbuffer_read::{Bytes, Table};
+use crate::flatbuffer_read::{FlatbufferBytes, FlatbufferTable};
 use crate::kernels::row;
-use crate::model::{Model, Operator, Quantization, Tensor, broken};
-use crate::op::Stored;
+use crate::model::{TfliteModel, TfliteOperator, TfliteQuantization, TfliteTensor, broken};
+use crate::op::FieldStorage;
 use crate::write::dtype_of;
 use systole_base::{Error, ErrorKind, Literal, Result, Shape, TensorType};
 
-impl Model {
+impl TfliteModel {
     /// The model of a file; `name` is the file's, for errors.
     ///
     /// # Errors
     /// When the bytes are no such file, cut short or at odds with themselves, or ask for an operator or element type that is
     /// not known here. No bytes make this panic, and what is read takes at most a few times the file's size.
-    pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Model> {
+    pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<TfliteModel> {
         read(bytes)
             .map_err(|e| e.at(name).hint("make or download the file again; it is cut short or damaged"))
     }
 }
 
-fn read(bytes: &[u8]) -> Result<Model> {
-    let file = Bytes::new(bytes);
+fn read(bytes: &[u8]) -> Result<TfliteModel> {
+    let file = FlatbufferBytes::new(bytes);
     if file.identifier() != Some(b"TFL3") {
         return Err(broken("its fifth to eighth bytes are not TFL3".into()).hint("name a .tflite file"));
     }
@@ -38,13 +38,13 @@ fn read(bytes: &[u8]) -> Result<Model> {
     let buffers = root.tables(4)?;
     let tensors = graph.tables(0)?.iter().map(|t| tensor(t, &buffers)).collect::<Result<Vec<_>>>()?;
     let operators = graph.tables(3)?.iter().map(|o| operator(o, &codes)).collect::<Result<Vec<_>>>()?;
-    let mut model = Model {
+    let mut model = TfliteModel {
         description: root.text(3)?,
         inputs: indices(&graph.ints(1)?)?,
         outputs: indices(&graph.ints(2)?)?,
         tensors,
         operators,
-        ..Model::default()
+        ..TfliteModel::default()
     };
     for note in root.tables(6)? {
         let at = note.word(1)?.unwrap_or(0) as usize;
@@ -56,7 +56,7 @@ fn read(bytes: &[u8]) -> Result<Model> {
 }
 
 /// Number and version; whether it is known is asked where it is used.
-fn code(table: &Table) -> Result<(i32, i32, String)> {
+fn code(table: &FlatbufferTable) -> Result<(i32, i32, String)> {
     let old = table.byte(0)?.map_or(0, |b| i32::from(b as i8));
     let new = table.int(3)?.unwrap_or(0);
     Ok((old.max(new), table.int(2)?.unwrap_or(1), table.text(1)?))
@@ -67,7 +67,7 @@ fn indices(found: &[i32]) -> Result<Vec<usize>> {
     found.iter().map(one).collect()
 }
 
-fn tensor(table: &Table, buffers: &[Table]) -> Result<Tensor> {
+fn tensor(table: &FlatbufferTable, buffers: &[FlatbufferTable]) -> Result<TfliteTensor> {
     let name = table.text(3)?;
     let code = table.byte(1)?.unwrap_or(0);
     let dtype = dtype_of(code).ok_or_else(|| {
@@ -86,18 +86,18 @@ fn tensor(table: &Table, buffers: &[Table]) -> Result<Tensor> {
     let data = bytes.map(|b| Literal::from_bytes(ty.clone(), b)).transpose();
     let data = data.map_err(|e| e.at(format!("tensor {name}")))?;
     let quantization = table.table(4)?.map(|q| quantization(&q)).transpose()?.flatten();
-    Ok(Tensor { name, ty, data, quantization })
+    Ok(TfliteTensor { name, ty, data, quantization })
 }
 
-fn quantization(table: &Table) -> Result<Option<Quantization>> {
+fn quantization(table: &FlatbufferTable) -> Result<Option<TfliteQuantization>> {
     let (scale, zero_point) = (table.floats(2)?, table.longs(3)?);
     let dimension = table.int(6)?.unwrap_or(0);
     let dimension =
         usize::try_from(dimension).map_err(|_| broken(format!("there is no dimension {dimension}")))?;
-    Ok((!scale.is_empty()).then_some(Quantization { scale, zero_point, dimension }))
+    Ok((!scale.is_empty()).then_some(TfliteQuantization { scale, zero_point, dimension }))
 }
 
-fn operator(table: &Table, codes: &[(i32, i32, String)]) -> Result<Operator> {
+fn operator(table: &FlatbufferTable, codes: &[(i32, i32, String)]) -> Result<TfliteOperator> {
     let at = table.word(0)?.unwrap_or(0) as usize;
     let (code, version, custom) =
         codes.get(at).ok_or_else(|| broken(format!("there is no operator code {at}")))?;
@@ -108,7 +108,7 @@ fn operator(table: &Table, codes: &[(i32, i32, String)]) -> Result<Operator> {
         };
         Error::new(ErrorKind::Unsupported, what).hint("run this file with the LiteRT runtime")
     })?;
-    let mut o = Operator::new(row.op, [], indices(&table.ints(2)?)?);
+    let mut o = TfliteOperator::new(row.op, [], indices(&table.ints(2)?)?);
     o.version = *version;
     for i in table.ints(1)? {
         let index =
@@ -119,10 +119,10 @@ fn operator(table: &Table, codes: &[(i32, i32, String)]) -> Result<Operator> {
     let Some(options) = table.table(4)?.filter(|_| union == row.union && union != 0) else { return Ok(o) };
     for &(slot, field) in row.fields {
         let value = match field.stored() {
-            Stored::Byte => options.byte(slot)?.map(|b| f64::from(b as i8)),
-            Stored::Int => options.int(slot)?.map(f64::from),
-            Stored::Float => options.word(slot)?.map(|w| f64::from(f32::from_bits(w))),
-            Stored::List => {
+            FieldStorage::Byte => options.byte(slot)?.map(|b| f64::from(b as i8)),
+            FieldStorage::Int => options.int(slot)?.map(f64::from),
+            FieldStorage::Float => options.word(slot)?.map(|w| f64::from(f32::from_bits(w))),
+            FieldStorage::List => {
                 let list = options.ints(slot)?;
                 if !list.is_empty() {
                     o = o.with_list(field, list);

@@ -9,7 +9,7 @@ use cases::{Case, cases};
 use std::path::PathBuf;
 use std::process::Command;
 use systole_base::{DType, Literal};
-use systole_tflite::{Interpreter, Model};
+use systole_tflite::{TfliteInterpreter, TfliteModel};
 
 fn fixture() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/tflite")
@@ -45,8 +45,8 @@ fn real_outputs(cases: &[Case]) -> Option<Vec<Result<Vec<u8>, String>>> {
 fn ours(case: &Case) -> Literal {
     // By way of the file: what the writer makes is what the reader reads.
     let bytes = case.model.to_bytes().unwrap_or_else(|e| panic!("{}: {e}", case.name));
-    let model = Model::from_bytes(&case.name, &bytes).unwrap_or_else(|e| panic!("{e}"));
-    let made = Interpreter::new(&model).and_then(|i| i.run(&case.inputs));
+    let model = TfliteModel::from_bytes(&case.name, &bytes).unwrap_or_else(|e| panic!("{e}"));
+    let made = TfliteInterpreter::new(&model).and_then(|i| i.run(&case.inputs));
     made.unwrap_or_else(|e| panic!("{}: {e}", case.name)).remove(0)
 }
 
@@ -128,11 +128,11 @@ fn broken_files_are_errors_and_no_panics() {
     for name in ["conv_same_int8", "strided_slice_int8", "batch_matmul_float", "softmax_int8"] {
         let case = cases.iter().find(|c| c.name == name).unwrap();
         let whole = case.model.to_bytes().unwrap();
-        let mut try_one = |bytes: &[u8]| match Model::from_bytes("broken", bytes) {
+        let mut try_one = |bytes: &[u8]| match TfliteModel::from_bytes("broken", bytes) {
             Ok(model) if model.tensors.iter().map(|t| t.ty.elements()).sum::<usize>() < 10_000 => {
                 let inputs: Vec<Literal> =
                     model.inputs.iter().map(|&i| Literal::zeros(model.tensors[i].ty.clone())).collect();
-                let _ = Interpreter::new(&model).and_then(|i| i.run(&inputs));
+                let _ = TfliteInterpreter::new(&model).and_then(|i| i.run(&inputs));
             }
             Ok(_) => {}
             Err(e) => {

@@ -1,6 +1,6 @@
 //! The wavefront as a moving picture: SVG with its own animation, no script and nothing from elsewhere; or a page with it.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 use crate::explain::row_in;
 use std::fmt::Write;
 
@@ -14,12 +14,12 @@ const SECONDS: f64 = 12.0;
 const MOST_CELLS: usize = 16;
 
 /// When each part of a pass begins and ends, in cycles: shift, rows, drain.
-struct Film {
+struct PassTimeline {
     n: usize,
     rows: usize,
 }
 
-impl Film {
+impl PassTimeline {
     fn all(&self) -> f64 {
         (self.n + self.rows + 2 * self.n - 1) as f64
     }
@@ -31,8 +31,8 @@ impl Film {
 }
 
 /// A pass of `rows` rows over the chip's array as SVG.
-pub fn svg(chip: &Chip, rows: usize) -> String {
-    let film = Film { n: chip.matrix, rows };
+pub fn svg(chip: &Tpu1Chip, rows: usize) -> String {
+    let film = PassTimeline { n: chip.matrix, rows };
     let mut s = String::from(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 660 640\" font-family=\"system-ui, sans-serif\" font-size=\"13\">\n\
          <rect width=\"660\" height=\"640\" fill=\"#fbfaf7\"/>\n",
@@ -56,7 +56,7 @@ pub fn svg(chip: &Chip, rows: usize) -> String {
 }
 
 /// A page with the picture and the walk in words.
-pub fn html(chip: &Chip, rows: usize) -> String {
+pub fn html(chip: &Tpu1Chip, rows: usize) -> String {
     let walk = crate::explain::explain(chip, rows).replace('&', "&amp;").replace('<', "&lt;");
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>The array of the first TPU</title>\n\
@@ -95,7 +95,7 @@ fn moves(attribute: &str, [from, to]: [f64; 2], [begin, end]: [f64; 2]) -> Strin
     )
 }
 
-fn surroundings(s: &mut String, chip: &Chip, film: &Film) {
+fn surroundings(s: &mut String, chip: &Tpu1Chip, film: &PassTimeline) {
     let _ = writeln!(
         s,
         "<rect x=\"{LEFT}\" y=\"58\" width=\"{SIDE}\" height=\"26\" rx=\"4\" fill=\"#cfe0f3\"/>\n\
@@ -159,7 +159,7 @@ fn arrow(s: &mut String, [x, y]: [f64; 2], [to_x, to_y]: [f64; 2]) {
 }
 
 /// Each cell with its colours and the row that it multiplies.
-fn cells(s: &mut String, film: &Film) {
+fn cells(s: &mut String, film: &PassTimeline) {
     let n = film.n;
     let side = SIDE / n as f64;
     for k in 0..n {
@@ -188,7 +188,7 @@ fn cells(s: &mut String, film: &Film) {
 }
 
 /// The number of the row that a cell multiplies: one text for each row, seen for one cycle. Left out where there are many.
-fn digits(s: &mut String, film: &Film, [k, m]: [usize; 2], [x, y]: [f64; 2]) {
+fn digits(s: &mut String, film: &PassTimeline, [k, m]: [usize; 2], [x, y]: [f64; 2]) {
     if film.n > 8 || film.rows > 12 {
         return;
     }
@@ -205,7 +205,7 @@ fn digits(s: &mut String, film: &Film, [k, m]: [usize; 2], [x, y]: [f64; 2]) {
 }
 
 /// A large array: the cells at work are a band that moves along the diagonal.
-fn band(s: &mut String, film: &Film) {
+fn band(s: &mut String, film: &PassTimeline) {
     let unit = SIDE / film.n as f64;
     let _ = writeln!(
         s,
@@ -245,7 +245,7 @@ fn band(s: &mut String, film: &Film) {
 }
 
 /// Sums fill the accumulators, column by column later.
-fn accumulators(s: &mut String, film: &Film) {
+fn accumulators(s: &mut String, film: &PassTimeline) {
     let y = TOP + SIDE + 28.0;
     let _ = writeln!(
         s,
@@ -269,7 +269,7 @@ fn accumulators(s: &mut String, film: &Film) {
 }
 
 /// What happens when, with a hand that moves.
-fn timeline(s: &mut String, film: &Film) {
+fn timeline(s: &mut String, film: &PassTimeline) {
     let (x, y, width) = (40.0, 570.0, 580.0);
     let (shift, rows) = (film.n as f64, (film.n + film.rows) as f64);
     for (from, to, colour, words) in [
@@ -312,7 +312,7 @@ mod tests {
     fn pictures_are_whole_and_ask_for_nothing_from_elsewhere() {
         for n in [1, 3, 8, 16, 17, 256] {
             for rows in [1, 5, 200] {
-                let chip = Chip { matrix: n, ..Chip::v1() };
+                let chip = Tpu1Chip { matrix: n, ..Tpu1Chip::v1() };
                 for page in [svg(&chip, rows), html(&chip, rows)] {
                     assert!(
                         balanced(&page) && !page.contains("NaN") && !page.contains("<script"),
@@ -324,15 +324,18 @@ mod tests {
             }
         }
         // Cells of small arrays, a band of large ones.
-        assert_eq!(svg(&Chip { matrix: 8, ..Chip::v1() }, 8).matches("stroke=\"#b5b0a4\"").count(), 64);
-        assert!(svg(&Chip::v1(), 200).contains("clip-path"));
+        assert_eq!(
+            svg(&Tpu1Chip { matrix: 8, ..Tpu1Chip::v1() }, 8).matches("stroke=\"#b5b0a4\"").count(),
+            64
+        );
+        assert!(svg(&Tpu1Chip::v1(), 200).contains("clip-path"));
     }
 
     /// Times of an animation must rise, or nothing moves.
     #[test]
     fn times_rise() {
         for n in [1, 2, 8, 16, 256] {
-            let page = svg(&Chip { matrix: n, ..Chip::v1() }, 6);
+            let page = svg(&Tpu1Chip { matrix: n, ..Tpu1Chip::v1() }, 6);
             for times in page.split("keyTimes=\"").skip(1) {
                 let times: Vec<f64> =
                     times.split('"').next().unwrap().split(';').map(|t| t.parse().unwrap()).collect();

@@ -1,4 +1,4 @@
-//! [`Chip`]: what the first TPU was made of, and the four numbers of its timing that nobody published.
+//! [`Tpu1Chip`]: what the first TPU was made of, and the four numbers of its timing that nobody published.
 
 use systole_base::{Error, ErrorKind, Result};
 
@@ -6,11 +6,11 @@ use systole_base::{Error, ErrorKind, Result};
 const MIB: usize = 1 << 20;
 const GIB: f64 = 1_073_741_824.0;
 
-/// Sizes and rates of a chip. [`Chip::v1`] is the one of 2015; other sizes answer "what if".
+/// Sizes and rates of a chip. [`Tpu1Chip::v1`] is the one of 2015; other sizes answer "what if".
 ///
 /// Sizes and published rates: Jouppi et al., "In-Datacenter Performance Analysis of a Tensor Processing Unit", ISCA 2017.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chip {
+pub struct Tpu1Chip {
     /// Rows and columns of the array of multipliers; values of one row of the unified buffer.
     pub matrix: usize,
     /// Rows of accumulators; a pass over the array writes one for each row of its input.
@@ -35,11 +35,11 @@ pub struct Chip {
     pub bubble: f64,
 }
 
-impl Chip {
+impl Tpu1Chip {
     /// The first TPU. The bandwidth is the 30 GiB/s of the paper's Figure 1; `sync`, `fixed_us` and `bubble` are what fits
     /// Table 3's columns of MLP0 and CNN0 ([`calibrate`](crate::calibrate)).
-    pub fn v1() -> Chip {
-        Chip {
+    pub fn v1() -> Tpu1Chip {
+        Tpu1Chip {
             matrix: 256,
             accumulators: 4096,
             clock_mhz: 700.0,
@@ -55,9 +55,9 @@ impl Chip {
     }
 
     /// The paper's TPU′: the same chip with GDDR5 as its memory of weights (5.4 times the bandwidth).
-    pub fn prime() -> Chip {
-        let v1 = Chip::v1();
-        Chip { bandwidth_gb: v1.bandwidth_gb * 183.5 / 34.0, ..v1 }
+    pub fn prime() -> Tpu1Chip {
+        let v1 = Tpu1Chip::v1();
+        Tpu1Chip { bandwidth_gb: v1.bandwidth_gb * 183.5 / 34.0, ..v1 }
     }
 
     /// # Errors
@@ -130,21 +130,21 @@ mod tests {
 
     #[test]
     fn sizes_are_the_papers() {
-        let v1 = Chip::v1();
+        let v1 = Tpu1Chip::v1();
         assert!((v1.peak_tops() - 91.75).abs() < 0.01 && (v1.fetch_cycles() - 1424.7).abs() < 0.1);
         assert_eq!(v1.buffer_rows(), 96 * 1024);
         // The paper's ridge of 1350 is at 34 GB/s.
-        assert!((Chip { bandwidth_gb: 34.0, ..v1 }.ridge() - 1349.0).abs() < 1.0);
-        assert!((Chip { bandwidth_gb: 183.5, ..Chip::v1() }.ridge() - 250.0).abs() < 0.1);
+        assert!((Tpu1Chip { bandwidth_gb: 34.0, ..v1 }.ridge() - 1349.0).abs() < 1.0);
+        assert!((Tpu1Chip { bandwidth_gb: 183.5, ..Tpu1Chip::v1() }.ridge() - 250.0).abs() < 0.1);
     }
 
     #[test]
     fn impossible_chips_are_refused() {
-        let told = |chip: Chip| chip.check().unwrap_err().to_string();
-        assert!(told(Chip { matrix: 0, ..Chip::v1() }).contains("--matrix 256"));
-        assert!(told(Chip { accumulators: 1, ..Chip::v1() }).contains("--accumulators 4096"));
-        assert!(told(Chip { clock_mhz: f64::NAN, ..Chip::v1() }).contains("--clock 700"));
-        assert!(told(Chip { bandwidth_gb: -1.0, ..Chip::v1() }).contains("--memory-bandwidth 32.2"));
-        assert!(Chip::v1().check().is_ok() && Chip::prime().check().is_ok());
+        let told = |chip: Tpu1Chip| chip.check().unwrap_err().to_string();
+        assert!(told(Tpu1Chip { matrix: 0, ..Tpu1Chip::v1() }).contains("--matrix 256"));
+        assert!(told(Tpu1Chip { accumulators: 1, ..Tpu1Chip::v1() }).contains("--accumulators 4096"));
+        assert!(told(Tpu1Chip { clock_mhz: f64::NAN, ..Tpu1Chip::v1() }).contains("--clock 700"));
+        assert!(told(Tpu1Chip { bandwidth_gb: -1.0, ..Tpu1Chip::v1() }).contains("--memory-bandwidth 32.2"));
+        assert!(Tpu1Chip::v1().check().is_ok() && Tpu1Chip::prime().check().is_ok());
     }
 }

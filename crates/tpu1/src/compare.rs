@@ -1,6 +1,6 @@
 //! The chip beside the CPU and the GPU of its day, as the paper compared them.
 
-use crate::paper::{APPLICATIONS, DIE, PLATFORMS, Platform};
+use crate::paper::{APPLICATIONS, DIE, PLATFORMS, PaperPlatform};
 use serde_json::{Value, json};
 
 /// Multipliers of 8 bits in the TPU, and of f32 in a K80 die (13 SMX of 192).
@@ -10,7 +10,7 @@ const MULTIPLIERS: [u32; 2] = [65_536, 13 * 192];
 pub fn rows() -> Vec<Vec<String>> {
     let head = ["the paper's Table 2, by the die"].into_iter().chain(PLATFORMS.iter().map(|p| p.name));
     let mut rows = vec![head.map(String::from).collect::<Vec<_>>()];
-    let mut row = |name: &str, of: &dyn Fn(&Platform) -> String| {
+    let mut row = |name: &str, of: &dyn Fn(&PaperPlatform) -> String| {
         rows.push([name.to_string()].into_iter().chain(PLATFORMS.iter().map(of)).collect());
     };
     row("die, mm²", &|p| p.die.into());

@@ -1,6 +1,6 @@
 //! One tile on its way through the array, in words and as pictures of characters.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 
 /// The row of input that the cell in row `k` and column `m` multiplies in a cycle, counted from the first value's; none
 /// before and after.
@@ -14,7 +14,7 @@ const CELLS: usize = 5;
 const ROWS: usize = 3;
 
 /// A tile's way through the chip's array.
-pub fn explain(chip: &Chip, rows: usize) -> String {
+pub fn explain(chip: &Tpu1Chip, rows: usize) -> String {
     let n = chip.matrix;
     let fetch = chip.fetch_cycles();
     let ns = |cycles: f64| cycles / chip.clock_mhz * 1e3;
@@ -92,11 +92,11 @@ mod tests {
 
     #[test]
     fn the_walk_has_the_numbers_of_the_chip() {
-        let text = explain(&Chip::v1(), 200);
+        let text = explain(&Tpu1Chip::v1(), 200);
         for words in ["1425\n", "256 cycles. The", "after 711 of", "idle 1225 of 1425", "cycle 10"] {
             assert!(text.contains(words), "{words}\n{text}");
         }
-        assert!(explain(&Chip::v1(), 2000).contains("never idle"));
+        assert!(explain(&Tpu1Chip::v1(), 2000).contains("never idle"));
         assert_eq!([row_in(3, 1, 1, 2), row_in(1, 1, 1, 2), row_in(4, 1, 1, 2)], [Some(1), None, None]);
     }
 }

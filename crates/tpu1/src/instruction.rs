@@ -384,12 +384,12 @@ impl fmt::Display for Instruction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_base::rng::Stream;
+    use systole_base::rng::RandomStream;
 
     /// Whatever twelve bytes hold, they are refused or are what they decode to.
     #[test]
     fn bytes_and_instructions_are_each_others() {
-        let mut draw = Stream::new(1, 2, 3);
+        let mut draw = RandomStream::new(1, 2, 3);
         let codes = [0, 2, 4, 5, 8, 0x10, 0x20, 0x40, 0x41, 0x80, 0xfe, 0xff, 0x33];
         let mut decoded = 0;
         for n in 0..20_000 {

@@ -34,16 +34,18 @@ mod tflite_graph;
 mod timing;
 mod trace;
 
-pub use chip::Chip;
+pub use chip::Tpu1Chip;
 pub use compile::compile;
 pub use explain::explain;
 pub use instruction::{BYTES, Function, Instruction, Register, Speed};
 pub use preset::{PREFIX, Preset};
-pub use program::{Part, Program};
-pub use report::Report;
-pub use rescale::Scale;
-pub use run::Run;
-pub use sensitivity::{CALIBRATED_ON, Scaled, calibrate, difference, figure_11, predicted, roof, what_if};
+pub use program::{ChipProgram, ProgramLayer};
+pub use report::ChipReport;
+pub use rescale::ScaleFactor;
+pub use run::BatchResult;
+pub use sensitivity::{
+    CALIBRATED_ON, ScaledParameter, calibrate, difference, figure_11, predicted, roof, what_if,
+};
 pub use tflite_graph::of_graph;
-pub use timing::{Event, PassTimes, Timing, timing};
+pub use timing::{BatchTiming, PassTimes, UnitEvent, timing};
 pub use trace::trace;

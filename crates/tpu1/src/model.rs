@@ -1,11 +1,11 @@
-//! [`Model`]: an int8 model as the chip's compiler takes it, one scale for each tensor; and what it computes, written out.
+//! [`ChipModel`]: an int8 model as the chip's compiler takes it, one scale for each tensor; and what it computes, written out.
 
-use crate::rescale::{Scale, mean};
+use crate::rescale::{ScaleFactor, mean};
 use systole_base::{Error, ErrorKind, Result};
 
 /// A picture of one sample: `i8[height, width, channels]`. A vector has one pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Picture {
+pub struct ImageShape {
     /// Lines.
     pub height: usize,
     /// Columns.
@@ -14,10 +14,10 @@ pub struct Picture {
     pub channels: usize,
 }
 
-impl Picture {
+impl ImageShape {
     /// A vector.
-    pub fn vector(channels: usize) -> Picture {
-        Picture { height: 1, width: 1, channels }
+    pub fn vector(channels: usize) -> ImageShape {
+        ImageShape { height: 1, width: 1, channels }
     }
 
     /// Pixels.
@@ -33,7 +33,7 @@ impl Picture {
 
 /// How a window moves over a picture: sizes, steps, distances of taps, and what lies before the first pixel; lines, columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct ConvWindow {
     /// Taps.
     pub size: [usize; 2],
     /// Steps.
@@ -44,14 +44,14 @@ pub struct Window {
     pub before: [usize; 2],
 }
 
-impl Window {
+impl ConvWindow {
     /// One of so many taps that begins at the first pixel and moves by one.
-    pub fn of(size: [usize; 2]) -> Window {
-        Window { size, stride: [1, 1], dilation: [1, 1], before: [0, 0] }
+    pub fn of(size: [usize; 2]) -> ConvWindow {
+        ConvWindow { size, stride: [1, 1], dilation: [1, 1], before: [0, 0] }
     }
 
     /// The line and column of a tap for a place of the output; none outside the picture.
-    fn at(&self, place: [usize; 2], tap: [usize; 2], picture: Picture) -> Option<[usize; 2]> {
+    fn at(&self, place: [usize; 2], tap: [usize; 2], picture: ImageShape) -> Option<[usize; 2]> {
         let along = |axis: usize, size: usize| {
             let at = place[axis] * self.stride[axis] + tap[axis] * self.dilation[axis];
             at.checked_sub(self.before[axis]).filter(|at| *at < size)
@@ -62,7 +62,7 @@ impl Window {
 
 /// What is left of a result: zero point, then limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Output {
+pub struct OutputRange {
     /// What is 0.
     pub zero: i32,
     /// The least value; `relu` is such a limit.
@@ -71,7 +71,7 @@ pub struct Output {
     pub high: i32,
 }
 
-impl Output {
+impl OutputRange {
     pub(crate) fn of(self, x: i32) -> i8 {
         x.saturating_add(self.zero).max(self.low).min(self.high) as i8
     }
@@ -79,9 +79,9 @@ impl Output {
 
 /// A convolution; a dense layer is one whose window is the whole picture.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Convolution {
+pub struct ChipConvolution {
     /// Where taps lie.
-    pub window: Window,
+    pub window: ConvWindow,
     /// Channels of the output.
     pub filters: usize,
     /// Whether each channel of the input makes channels of its own (`filters / channels` of them).
@@ -93,18 +93,18 @@ pub struct Convolution {
     /// What is 0 in the input.
     pub input_zero: i32,
     /// Of the sums.
-    pub scale: Scale,
+    pub scale: ScaleFactor,
     /// Of the result.
-    pub output: Output,
+    pub output: OutputRange,
 }
 
 /// An operand of a sum or product.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Operand {
+pub struct ScaledOperand {
     /// What is 0.
     pub zero: i32,
     /// Its factor; of a product not used.
-    pub scale: Scale,
+    pub scale: ScaleFactor,
 }
 
 /// What is computed of two values.
@@ -120,20 +120,20 @@ pub enum Arithmetic {
 
 /// What a layer computes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Op {
+pub enum ChipOp {
     /// Sums of weights times values.
-    Convolution(Convolution),
+    Convolution(ChipConvolution),
     /// The largest value of a window, or the mean of those inside the picture.
     Pool {
         /// Where taps lie.
-        window: Window,
+        window: ConvWindow,
         /// Whether it is the mean.
         is_mean: bool,
         /// Limits.
-        output: Output,
+        output: OutputRange,
     },
     /// Two pictures, value by value: `2²⁰ ·` each operand of a sum or difference is scaled, then the result.
-    Arithmetic(Arithmetic, [Operand; 2], Scale, Output),
+    Arithmetic(Arithmetic, [ScaledOperand; 2], ScaleFactor, OutputRange),
     /// Each value through a table: `table[value + 128]`.
     Table(Box<[i8; 256]>),
     /// The part of a picture that begins at this line and column.
@@ -142,12 +142,12 @@ pub enum Op {
     Join,
 }
 
-impl Op {
+impl ChipOp {
     /// How many tensors it takes, if not any number.
     fn operands(&self) -> Option<usize> {
         match self {
-            Op::Arithmetic(..) => Some(2),
-            Op::Join => None,
+            ChipOp::Arithmetic(..) => Some(2),
+            ChipOp::Join => None,
             _ => Some(1),
         }
     }
@@ -158,7 +158,7 @@ pub(crate) const ADD_SHIFT: u32 = 20;
 
 /// A layer: an op on tensors.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Layer {
+pub struct ChipLayer {
     /// As errors name it.
     pub name: String,
     /// Numbers of tensors.
@@ -166,24 +166,24 @@ pub struct Layer {
     /// Number of a tensor.
     pub output: usize,
     /// What it computes.
-    pub op: Op,
+    pub op: ChipOp,
 }
 
 /// Layers in the order of execution. Tensor 0 is the input, the last layer's output the model's.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Model {
+pub struct ChipModel {
     /// Its name.
     pub name: String,
     /// Tensors of one sample.
-    pub tensors: Vec<Picture>,
+    pub tensors: Vec<ImageShape>,
     /// Layers.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<ChipLayer>,
 }
 
-impl Model {
+impl ChipModel {
     /// The picture that goes in.
-    pub fn input(&self) -> Picture {
-        self.tensors.first().copied().unwrap_or(Picture::vector(0))
+    pub fn input(&self) -> ImageShape {
+        self.tensors.first().copied().unwrap_or(ImageShape::vector(0))
     }
 
     /// The tensor that comes out.
@@ -235,18 +235,18 @@ impl Model {
             let (from, to) = (self.tensors[layer.inputs[0]], self.tensors[layer.output]);
             let x = |n: usize| &values[layer.inputs[n]];
             values[layer.output] = match &layer.op {
-                Op::Convolution(c) => convolve(c, x(0), from, to),
-                Op::Pool { window, is_mean, output } => pool(window, *is_mean, *output, x(0), from, to),
-                Op::Arithmetic(what, operands, scale, output) => {
+                ChipOp::Convolution(c) => convolve(c, x(0), from, to),
+                ChipOp::Pool { window, is_mean, output } => pool(window, *is_mean, *output, x(0), from, to),
+                ChipOp::Arithmetic(what, operands, scale, output) => {
                     let pairs = x(0).iter().zip(x(1));
                     pairs.map(|(a, b)| what.of(*operands, *scale, *output, *a, *b)).collect()
                 }
-                Op::Table(table) => x(0).iter().map(|v| looked_up(table, *v)).collect(),
-                Op::Crop([line, column]) => {
+                ChipOp::Table(table) => x(0).iter().map(|v| looked_up(table, *v)).collect(),
+                ChipOp::Crop([line, column]) => {
                     let pixels = places(to).map(|[y, x]| (y + line) * from.width + x + column);
                     pixels.flat_map(|p| x(0)[p * from.channels..][..from.channels].iter().copied()).collect()
                 }
-                Op::Join => (0..layer.inputs.len()).flat_map(|n| x(n).iter().copied()).collect(),
+                ChipOp::Join => (0..layer.inputs.len()).flat_map(|n| x(n).iter().copied()).collect(),
             };
         }
         values.swap_remove(self.output())
@@ -255,14 +255,14 @@ impl Model {
 
 /// Why sizes do not fit.
 fn misfit(
-    op: &Op,
-    mut all: impl Iterator<Item = Picture>,
-    input: Picture,
-    output: Picture,
+    op: &ChipOp,
+    mut all: impl Iterator<Item = ImageShape>,
+    input: ImageShape,
+    output: ImageShape,
 ) -> Option<String> {
     let told = |what: &str| Some(format!("{what} do not fit {input:?} → {output:?}"));
     match op {
-        Op::Convolution(c) => {
+        ChipOp::Convolution(c) => {
             let taps = c.window.size[0] * c.window.size[1];
             let weights = if c.is_depthwise { taps * c.filters } else { taps * c.filters * input.channels };
             let grouped = !c.is_depthwise || input.channels > 0 && c.filters.is_multiple_of(input.channels);
@@ -270,23 +270,23 @@ fn misfit(
                 c.weights.len() == weights && c.bias.len() == c.filters && output.channels == c.filters;
             if fits && grouped && !c.window.stride.contains(&0) { None } else { told("its weights") }
         }
-        Op::Pool { window, .. } => {
+        ChipOp::Pool { window, .. } => {
             let fits = input.channels == output.channels && !window.stride.contains(&0);
             if fits { None } else { told("channels") }
         }
-        Op::Crop([line, column]) => {
+        ChipOp::Crop([line, column]) => {
             let fits = input.channels == output.channels
                 && output.height.checked_add(*line).is_some_and(|end| end <= input.height)
                 && output.width.checked_add(*column).is_some_and(|end| end <= input.width);
             if fits { None } else { told("the place of its part") }
         }
-        Op::Join => {
+        ChipOp::Join => {
             let fits = |(pixels, same): (usize, bool)| pixels == output.width && same && output.height == 1;
             let all =
                 all.fold((0, true), |(n, same), p| (n + p.pixels(), same && p.channels == output.channels));
             if fits(all) { None } else { told("its operands") }
         }
-        Op::Arithmetic(..) | Op::Table(_) => {
+        ChipOp::Arithmetic(..) | ChipOp::Table(_) => {
             if all.all(|p| p == output) {
                 None
             } else {
@@ -296,16 +296,16 @@ fn misfit(
     }
 }
 
-fn taps(window: &Window) -> impl Iterator<Item = [usize; 2]> + use<> {
+fn taps(window: &ConvWindow) -> impl Iterator<Item = [usize; 2]> + use<> {
     let [lines, columns] = window.size;
     (0..lines).flat_map(move |r| (0..columns).map(move |s| [r, s]))
 }
 
-fn places(picture: Picture) -> impl Iterator<Item = [usize; 2]> {
+fn places(picture: ImageShape) -> impl Iterator<Item = [usize; 2]> {
     (0..picture.height).flat_map(move |y| (0..picture.width).map(move |x| [y, x]))
 }
 
-fn convolve(c: &Convolution, x: &[i8], from: Picture, to: Picture) -> Vec<i8> {
+fn convolve(c: &ChipConvolution, x: &[i8], from: ImageShape, to: ImageShape) -> Vec<i8> {
     let mut y = Vec::with_capacity(to.values());
     for place in places(to) {
         for filter in 0..c.filters {
@@ -332,7 +332,14 @@ fn convolve(c: &Convolution, x: &[i8], from: Picture, to: Picture) -> Vec<i8> {
     y
 }
 
-fn pool(window: &Window, is_mean: bool, output: Output, x: &[i8], from: Picture, to: Picture) -> Vec<i8> {
+fn pool(
+    window: &ConvWindow,
+    is_mean: bool,
+    output: OutputRange,
+    x: &[i8],
+    from: ImageShape,
+    to: ImageShape,
+) -> Vec<i8> {
     let mut y = Vec::with_capacity(to.values());
     for place in places(to) {
         for channel in 0..to.channels {
@@ -346,7 +353,7 @@ fn pool(window: &Window, is_mean: bool, output: Output, x: &[i8], from: Picture,
 }
 
 /// The largest of values, or their mean.
-pub(crate) fn pooled(is_mean: bool, output: Output, values: &[i8]) -> i8 {
+pub(crate) fn pooled(is_mean: bool, output: OutputRange, values: &[i8]) -> i8 {
     let value = match is_mean {
         true => mean(values.iter().map(|v| i32::from(*v)).sum(), values.len() as i32),
         false => values.iter().map(|v| i32::from(*v)).max().unwrap_or(-128),
@@ -356,9 +363,16 @@ pub(crate) fn pooled(is_mean: bool, output: Output, values: &[i8]) -> i8 {
 
 impl Arithmetic {
     /// The result of two values.
-    pub(crate) fn of(self, [left, right]: [Operand; 2], scale: Scale, output: Output, a: i8, b: i8) -> i8 {
+    pub(crate) fn of(
+        self,
+        [left, right]: [ScaledOperand; 2],
+        scale: ScaleFactor,
+        output: OutputRange,
+        a: i8,
+        b: i8,
+    ) -> i8 {
         let (a, b) = (i32::from(a) - left.zero, i32::from(b) - right.zero);
-        let scaled = |of: Operand, x: i32| of.scale.apply(x << ADD_SHIFT);
+        let scaled = |of: ScaledOperand, x: i32| of.scale.apply(x << ADD_SHIFT);
         output.of(scale.apply(match self {
             Arithmetic::Add => scaled(left, a).wrapping_add(scaled(right, b)),
             Arithmetic::Subtract => scaled(left, a).wrapping_sub(scaled(right, b)),

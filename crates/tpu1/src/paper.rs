@@ -2,7 +2,7 @@
 
 /// An application of the paper's Tables 1, 3 and 6.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Application {
+pub struct PaperApplication {
     /// Its name there.
     pub name: &'static str,
     /// Samples of a batch.
@@ -29,8 +29,8 @@ const fn application(
     [batch, weights, intensity]: [usize; 3],
     rows: [f64; 8],
     [tops, weight, gpu, tpu, buffer_mib]: [f64; 5],
-) -> Application {
-    Application {
+) -> PaperApplication {
+    PaperApplication {
         name,
         batch,
         weights: weights as f64,
@@ -44,7 +44,7 @@ const fn application(
 }
 
 /// The six applications.
-pub const APPLICATIONS: [Application; 6] = [
+pub const APPLICATIONS: [PaperApplication; 6] = [
     application(
         "MLP0",
         [200, 20, 200],
@@ -99,7 +99,7 @@ pub const SCALES: [f64; 4] = [0.25, 0.5, 2.0, 4.0];
 
 /// A chip of Table 2, by the die.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Platform {
+pub struct PaperPlatform {
     /// Its name.
     pub name: &'static str,
     /// mm²; for the TPU an upper bound.
@@ -127,8 +127,8 @@ pub struct Platform {
 }
 
 /// Haswell, K80 and the TPU.
-pub const PLATFORMS: [Platform; 3] = [
-    Platform {
+pub const PLATFORMS: [PaperPlatform; 3] = [
+    PaperPlatform {
         name: "Haswell E5-2699 v3",
         die: "662",
         mhz: 2300,
@@ -142,7 +142,7 @@ pub const PLATFORMS: [Platform; 3] = [
         total_per_watt: [1.0, 1.0],
         incremental_per_watt: None,
     },
-    Platform {
+    PaperPlatform {
         name: "NVIDIA K80 (a die of two)",
         die: "561",
         mhz: 560,
@@ -156,7 +156,7 @@ pub const PLATFORMS: [Platform; 3] = [
         total_per_watt: [1.2, 2.1],
         incremental_per_watt: Some([1.7, 2.9]),
     },
-    Platform {
+    PaperPlatform {
         name: "TPU (2015)",
         die: "< 331",
         mhz: 700,
@@ -220,7 +220,7 @@ mod tests {
         // Total performance per watt is Table 6's speed times dies, over the servers' watts.
         let [cpu, gpu, tpu] = PLATFORMS;
         for p in [gpu, tpu] {
-            let watts = |p: Platform| f64::from(p.server[1]) / f64::from(p.server[0]);
+            let watts = |p: PaperPlatform| f64::from(p.server[1]) / f64::from(p.server[0]);
             let ratio = p.speed[0] * watts(cpu) / watts(p);
             assert!((ratio / p.total_per_watt[0] - 1.0).abs() < 0.12, "{}: {ratio}", p.name);
         }

@@ -1,10 +1,10 @@
 //! The paper's six applications, with shapes that are **reconstructed**: only their numbers of layers and weights, batches and
 //! kinds are published. A program is made for their time alone; there are no weights.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 use crate::instruction::{Function, Instruction, Speed};
-use crate::paper::{APPLICATIONS, Application};
-use crate::program::{Part, Program, cuts, too_large, too_many_rows, too_many_weights};
+use crate::paper::{APPLICATIONS, PaperApplication};
+use crate::program::{ChipProgram, ProgramLayer, cuts, too_large, too_many_rows, too_many_weights};
 use systole_base::{Error, ErrorKind, Result};
 
 /// What every preset's name begins with.
@@ -20,7 +20,7 @@ struct Matrices {
 
 /// A layer of a preset.
 #[derive(Clone, Copy, Debug)]
-enum Shape {
+enum PresetLayer {
     /// Rows of each sample through matrices.
     Matrix { rows: usize, of: Matrices },
     /// Values of each sample through the activation unit.
@@ -33,25 +33,25 @@ enum Shape {
 #[derive(Clone, Debug)]
 pub struct Preset {
     /// What the paper says of it.
-    pub paper: &'static Application,
+    pub paper: &'static PaperApplication,
     /// What was assumed.
     pub reconstruction: &'static str,
     /// Bytes of a sample's input.
     input: usize,
     speed: Speed,
-    layers: Vec<(String, Shape)>,
+    layers: Vec<(String, PresetLayer)>,
 }
 
-fn matrix(rows: usize, inputs: usize, outputs: usize, count: usize) -> Shape {
-    Shape::Matrix { rows, of: Matrices { inputs, outputs, count } }
+fn matrix(rows: usize, inputs: usize, outputs: usize, count: usize) -> PresetLayer {
+    PresetLayer::Matrix { rows, of: Matrices { inputs, outputs, count } }
 }
 
-fn named(name: &str, shapes: Vec<Shape>) -> Vec<(String, Shape)> {
+fn named(name: &str, shapes: Vec<PresetLayer>) -> Vec<(String, PresetLayer)> {
     shapes.into_iter().enumerate().map(|(n, s)| (format!("{name}_{n}"), s)).collect()
 }
 
 /// Vector layers between others, evenly.
-fn with_vectors(mut matrices: Vec<Shape>, vectors: usize, values: usize) -> Vec<(String, Shape)> {
+fn with_vectors(mut matrices: Vec<PresetLayer>, vectors: usize, values: usize) -> Vec<(String, PresetLayer)> {
     let all = matrices.len() + vectors;
     matrices.reverse();
     let (mut layers, mut done) = (Vec::new(), 0);
@@ -59,7 +59,7 @@ fn with_vectors(mut matrices: Vec<Shape>, vectors: usize, values: usize) -> Vec<
         match done < n * vectors / all {
             true => {
                 done += 1;
-                layers.push((format!("vector_{done}"), Shape::Vector { values }));
+                layers.push((format!("vector_{done}"), PresetLayer::Vector { values }));
             }
             false => layers.extend(matrices.pop().map(|m| (format!("fc_{}", n - done), m))),
         }
@@ -67,13 +67,13 @@ fn with_vectors(mut matrices: Vec<Shape>, vectors: usize, values: usize) -> Vec<
     layers
 }
 
-fn cnn1() -> Vec<(String, Shape)> {
+fn cnn1() -> Vec<(String, PresetLayer)> {
     let mut shapes = Vec::new();
     for (pixels, inputs, outputs, taps, pools) in
         [(35 * 35, 64, 96, 3, 5), (17 * 17, 192, 192, 7, 4), (8 * 8, 448, 320, 3, 4)]
     {
         shapes.extend(vec![matrix(pixels, inputs, outputs, taps); 24]);
-        shapes.extend(vec![Shape::Pool { pixels, channels: outputs }; pools]);
+        shapes.extend(vec![PresetLayer::Pool { pixels, channels: outputs }; pools]);
     }
     shapes.extend(vec![matrix(1, 4480, 4480, 1); 4]);
     named("layer", shapes)
@@ -164,16 +164,16 @@ impl Preset {
     ///
     /// # Errors
     /// Where accumulators, unified buffer or weight memory are too small; the error names the layer.
-    pub fn program(&self, chip: &Chip, batch: Option<usize>) -> Result<Program> {
+    pub fn program(&self, chip: &Tpu1Chip, batch: Option<usize>) -> Result<ChipProgram> {
         chip.check()?;
         let batch = batch.unwrap_or(self.paper.batch);
-        let mut maker = Maker {
+        let mut maker = PresetBuilder {
             chip,
             batch,
             speed: self.speed,
             at: 0,
             tiles: 0,
-            program: Program {
+            program: ChipProgram {
                 name: self.name(),
                 instructions: Vec::new(),
                 parts: Vec::new(),
@@ -196,37 +196,38 @@ impl Preset {
     }
 }
 
-struct Maker<'a> {
-    chip: &'a Chip,
+struct PresetBuilder<'a> {
+    chip: &'a Tpu1Chip,
     batch: usize,
     speed: Speed,
     /// Where the layer's input lies: the lower or upper half of the unified buffer.
     at: u32,
     /// Tiles so far.
     tiles: usize,
-    program: Program,
+    program: ChipProgram,
 }
 
-impl Maker<'_> {
+impl PresetBuilder<'_> {
     fn push(&mut self, instruction: Instruction) {
         self.program.instructions.push(instruction);
     }
 
-    fn layer(&mut self, name: &str, shape: Shape) -> Result<()> {
+    fn layer(&mut self, name: &str, shape: PresetLayer) -> Result<()> {
         self.push(Instruction::DebugTag(self.program.parts.len() as u32));
-        let mut part = Part { name: name.into(), tiles: 0, useful: 0.0, possible: 0.0, product: None };
+        let mut part =
+            ProgramLayer { name: name.into(), tiles: 0, useful: 0.0, possible: 0.0, product: None };
         let n = self.chip.matrix;
         let (input, output) = match shape {
-            Shape::Matrix { rows, of } => {
+            PresetLayer::Matrix { rows, of } => {
                 self.matrices(name, rows, of, &mut part)?;
                 (rows * of.inputs.div_ceil(n), rows * of.outputs.div_ceil(n))
             }
-            Shape::Vector { values } => (values.div_ceil(n), values.div_ceil(n)),
-            Shape::Pool { pixels, channels } => {
+            PresetLayer::Vector { values } => (values.div_ceil(n), values.div_ceil(n)),
+            PresetLayer::Pool { pixels, channels } => {
                 (pixels * channels.div_ceil(n), pixels * channels.div_ceil(n))
             }
         };
-        if let Shape::Vector { .. } | Shape::Pool { .. } = shape {
+        if let PresetLayer::Vector { .. } | PresetLayer::Pool { .. } = shape {
             let length = (self.batch * output * self.speed.cycles()) as u32;
             self.push(Instruction::Activate {
                 function: Function::Table,
@@ -246,7 +247,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    fn matrices(&mut self, name: &str, rows: usize, of: Matrices, part: &mut Part) -> Result<()> {
+    fn matrices(&mut self, name: &str, rows: usize, of: Matrices, part: &mut ProgramLayer) -> Result<()> {
         let (n, all) = (self.chip.matrix, rows * self.batch);
         if rows == 1 && self.batch > self.chip.accumulators {
             return Err(too_many_rows(self.chip, name, self.batch));

@@ -1,13 +1,13 @@
-//! [`Program`]: the instructions of a batch with what they were made from, and the events that their time is told by.
+//! [`ChipProgram`]: the instructions of a batch with what they were made from, and the events that their time is told by.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 use crate::instruction::{BYTES, Function, Instruction, Register};
-use crate::timing::{Event, Timing, timing};
+use crate::timing::{BatchTiming, UnitEvent, timing};
 use systole_base::{Error, ErrorKind, Result};
 
 /// A layer as the program has it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct ProgramLayer {
     /// Its name.
     pub name: String,
     /// Tiles of weights that it reads, again where pictures are cut.
@@ -22,13 +22,13 @@ pub struct Part {
 
 /// Instructions for a batch, the weight memory that goes with them, and what they were made from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Program {
+pub struct ChipProgram {
     /// What the program was made of.
     pub name: String,
     /// In the order in which they are issued.
     pub instructions: Vec<Instruction>,
     /// Layers in the order of the tags.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ProgramLayer>,
     /// The weight memory: tiles, then biases and tables. Empty where only the time matters.
     pub weights: Vec<u8>,
     /// Samples of the batch.
@@ -41,11 +41,11 @@ pub struct Program {
 
 /// Registers as they stand.
 #[derive(Clone, Debug)]
-pub(crate) struct Registers([u64; Register::ALL.len()]);
+pub(crate) struct RegisterFile([u64; Register::ALL.len()]);
 
-impl Registers {
-    pub(crate) fn new() -> Registers {
-        Registers([0; Register::ALL.len()])
+impl RegisterFile {
+    pub(crate) fn new() -> RegisterFile {
+        RegisterFile([0; Register::ALL.len()])
     }
 
     pub(crate) fn set(&mut self, register: Register, value: u64) {
@@ -72,7 +72,7 @@ pub(crate) fn lines_of(length: u32) -> (usize, usize) {
 }
 
 /// Cycles of an `Activate` that reads the unified buffer, a row a cycle: its two operands, or the pictures that it pools.
-fn vector_cycles(function: Function, length: usize, registers: &Registers) -> f64 {
+fn vector_cycles(function: Function, length: usize, registers: &RegisterFile) -> f64 {
     let size = |r: Register| registers.size(r).max(1);
     let rows = match function {
         Function::Add | Function::Subtract | Function::Multiply => 2 * length,
@@ -89,7 +89,7 @@ fn vector_cycles(function: Function, length: usize, registers: &Registers) -> f6
     rows as f64
 }
 
-impl Program {
+impl ChipProgram {
     /// The program as the chip is sent it.
     pub fn bytes(&self) -> Vec<u8> {
         self.instructions.iter().flat_map(|i| i.encode()).collect()
@@ -111,26 +111,26 @@ impl Program {
 
     /// What its time is told by. An `Activate` of accumulators is overlapped by the next passes where both halves of the
     /// accumulators take turns; rows that need more than a half hold them up.
-    pub fn events(&self, chip: &Chip) -> Vec<Event> {
-        let mut registers = Registers::new();
+    pub fn events(&self, chip: &Tpu1Chip) -> Vec<UnitEvent> {
+        let mut registers = RegisterFile::new();
         let mut events = Vec::new();
         for instruction in &self.instructions {
             match *instruction {
                 Instruction::SetConfiguration { register, value } => registers.set(register, value),
-                Instruction::ReadHostMemory { bytes, .. } => events.push(Event::Input(bytes.into())),
+                Instruction::ReadHostMemory { bytes, .. } => events.push(UnitEvent::Input(bytes.into())),
                 Instruction::MatrixMultiply { length, speed, switch, convolve, .. } => {
                     let (lines, columns) = lines_of(length);
                     let rows = if convolve { lines * columns } else { length as usize };
-                    events.push(Event::Pass { rows, slow: speed.cycles(), switch });
+                    events.push(UnitEvent::Pass { rows, slow: speed.cycles(), switch });
                 }
                 Instruction::Activate { function: Function::Normalize, length, .. } => {
                     let held_up = 2 * length as usize > chip.accumulators;
-                    events.extend(held_up.then_some(Event::Empty(length.into())));
+                    events.extend(held_up.then_some(UnitEvent::Empty(length.into())));
                 }
                 Instruction::Activate { function, length, .. } => {
-                    events.push(Event::Vector(vector_cycles(function, length as usize, &registers)));
+                    events.push(UnitEvent::Vector(vector_cycles(function, length as usize, &registers)));
                 }
-                Instruction::Synchronize => events.push(Event::Sync),
+                Instruction::Synchronize => events.push(UnitEvent::Sync),
                 _ => {}
             }
         }
@@ -138,7 +138,7 @@ impl Program {
     }
 
     /// Its time on a chip.
-    pub fn timing(&self, chip: &Chip) -> Timing {
+    pub fn timing(&self, chip: &Tpu1Chip) -> BatchTiming {
         timing(chip, self.events(chip))
     }
 
@@ -169,7 +169,7 @@ impl Program {
 ///
 /// # Errors
 /// Where one line is more than the accumulators hold.
-pub(crate) fn cuts(chip: &Chip, layer: &str, lines: usize, columns: usize) -> Result<Vec<usize>> {
+pub(crate) fn cuts(chip: &Tpu1Chip, layer: &str, lines: usize, columns: usize) -> Result<Vec<usize>> {
     let rows = lines * columns;
     if rows <= chip.accumulators {
         return Ok(vec![lines]);
@@ -190,7 +190,7 @@ pub(crate) fn cuts(chip: &Chip, layer: &str, lines: usize, columns: usize) -> Re
 }
 
 /// The error of a batch whose rows no accumulators hold.
-pub(crate) fn too_many_rows(chip: &Chip, layer: &str, rows: usize) -> Error {
+pub(crate) fn too_many_rows(chip: &Tpu1Chip, layer: &str, rows: usize) -> Error {
     let what =
         format!("a batch of {rows} needs {rows} rows of accumulators, and there are {}", chip.accumulators);
     Error::new(ErrorKind::Unsupported, what)
@@ -199,7 +199,7 @@ pub(crate) fn too_many_rows(chip: &Chip, layer: &str, rows: usize) -> Error {
 }
 
 /// The error of activations that no unified buffer holds.
-pub(crate) fn too_large(chip: &Chip, layer: &str, rows: usize, batch: usize) -> Error {
+pub(crate) fn too_large(chip: &Tpu1Chip, layer: &str, rows: usize, batch: usize) -> Error {
     let size = |bytes: usize| match bytes >> 20 {
         0 => format!("{:.1} KiB", bytes as f64 / 1024.0),
         _ => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
@@ -215,7 +215,7 @@ pub(crate) fn too_large(chip: &Chip, layer: &str, rows: usize, batch: usize) -> 
 }
 
 /// The error of weights that the memory beside the chip does not hold.
-pub(crate) fn too_many_weights(chip: &Chip, layer: &str) -> Error {
+pub(crate) fn too_many_weights(chip: &Tpu1Chip, layer: &str) -> Error {
     let what = format!("the weights need more than the {} GiB of weight memory", chip.weight_memory >> 30);
     Error::new(ErrorKind::Unsupported, what).at(format!("layer `{layer}`")).hint("a smaller model")
 }

@@ -1,25 +1,25 @@
-//! [`Report`]: a program's time on a chip as the paper's Table 3 tells it, its place under the roofline, and what other chips
+//! [`ChipReport`]: a program's time on a chip as the paper's Table 3 tells it, its place under the roofline, and what other chips
 //! would have been worth, as lines and as JSON.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 use crate::instruction::BYTES;
-use crate::paper::{Application, UNKNOWN};
-use crate::program::Program;
+use crate::paper::{PaperApplication, UNKNOWN};
+use crate::program::ChipProgram;
 use crate::sensitivity::{CALIBRATED_ON, predicted, roof, what_if};
-use crate::timing::Timing;
+use crate::timing::BatchTiming;
 use serde_json::{Value, json};
 use systole_base::Result;
 
 /// What is told of a program on a chip.
-pub struct Report {
+pub struct ChipReport {
     /// The chip.
-    pub chip: Chip,
+    pub chip: Tpu1Chip,
     /// The program.
-    pub program: Program,
+    pub program: ChipProgram,
     /// Its time.
-    pub timing: Timing,
+    pub timing: BatchTiming,
     /// What the paper measured, of one of its applications at its own batch.
-    pub paper: Option<&'static Application>,
+    pub paper: Option<&'static PaperApplication>,
     /// What had to be assumed of the model.
     pub assumed: Option<String>,
     /// What else is to be said of it.
@@ -28,16 +28,16 @@ pub struct Report {
     pub what_if: Vec<(String, Option<f64>)>,
 }
 
-impl Report {
+impl ChipReport {
     /// Times the program that `make` gives for the chip, and for others.
     ///
     /// # Errors
     /// Where the program does not fit.
-    pub fn new(chip: &Chip, make: &dyn Fn(&Chip) -> Result<Program>) -> Result<Report> {
+    pub fn new(chip: &Tpu1Chip, make: &dyn Fn(&Tpu1Chip) -> Result<ChipProgram>) -> Result<ChipReport> {
         let program = make(chip)?;
         let timing = program.timing(chip);
         let what_if = what_if(chip, make)?;
-        Ok(Report {
+        Ok(ChipReport {
             chip: chip.clone(),
             program,
             timing,
@@ -127,7 +127,7 @@ impl Report {
     fn figures(&self) -> String {
         let t = &self.timing;
         let mib = |rows: usize| (rows * self.chip.matrix) as f64 / f64::from(1 << 20);
-        let paper = |of: fn(&Application) -> f64| {
+        let paper = |of: fn(&PaperApplication) -> f64| {
             self.paper.map_or(String::new(), |p| format!(" (paper: {})", of(p)))
         };
         [

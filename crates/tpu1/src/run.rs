@@ -1,30 +1,30 @@
 //! What a program computes, instruction by instruction, to the bit.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 use crate::instruction::{Function, Instruction, Register, Speed};
-use crate::model::{Arithmetic, Operand, Output, looked_up, pooled};
-use crate::program::{Program, Registers, lines_of};
-use crate::rescale::Scale;
+use crate::model::{Arithmetic, OutputRange, ScaledOperand, looked_up, pooled};
+use crate::program::{ChipProgram, RegisterFile, lines_of};
+use crate::rescale::ScaleFactor;
 use std::collections::VecDeque;
 use std::ops::Range;
 use systole_base::{Error, ErrorKind, Result};
 
 /// What came of a batch.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Run {
+pub struct BatchResult {
     /// Each sample's output, one after the other.
     pub output: Vec<i8>,
     /// Sums that wrapped around.
     pub overflows: u64,
 }
 
-impl Program {
+impl ChipProgram {
     /// Runs the program on a batch: `input: i8[batch, height, width, channels] → i8[batch, …]`.
     ///
     /// # Errors
     /// Input of another size, and a program that reads what is not there: weights, rows outside the memories, or rows that
     /// were written since the last synchronisation.
-    pub fn run(&self, chip: &Chip, input: &[i8]) -> Result<Run> {
+    pub fn run(&self, chip: &Tpu1Chip, input: &[i8]) -> Result<BatchResult> {
         chip.check()?;
         let [from, to] = self.sample.map(|values| values * self.batch);
         if input.len() != from {
@@ -32,7 +32,7 @@ impl Program {
                 format!("the input has {} values, and a batch of {} has {from}", input.len(), self.batch);
             return Err(Error::new(ErrorKind::Data, what));
         }
-        let mut machine = Machine {
+        let mut machine = ChipSimulator {
             chip,
             weights: &self.weights,
             buffer: vec![0; chip.buffer_rows() * chip.matrix],
@@ -41,7 +41,7 @@ impl Program {
             accumulators: vec![0; chip.accumulators * chip.matrix],
             queue: VecDeque::new(),
             tile: None,
-            registers: Registers::new(),
+            registers: RegisterFile::new(),
             host: input.iter().copied().chain(std::iter::repeat_n(0, to)).collect(),
             overflows: 0,
         };
@@ -51,12 +51,12 @@ impl Program {
             }
             machine.step(*instruction).map_err(|e| e.at(format!("instruction {n}: {instruction}")))?;
         }
-        Ok(Run { output: machine.host.split_off(from), overflows: machine.overflows })
+        Ok(BatchResult { output: machine.host.split_off(from), overflows: machine.overflows })
     }
 }
 
-struct Machine<'a> {
-    chip: &'a Chip,
+struct ChipSimulator<'a> {
+    chip: &'a Tpu1Chip,
     weights: &'a [u8],
     buffer: Vec<i8>,
     /// Rows written since the last synchronisation, and which.
@@ -66,7 +66,7 @@ struct Machine<'a> {
     /// Bytes of the weight memory where tiles begin that have been asked for.
     queue: VecDeque<usize>,
     tile: Option<usize>,
-    registers: Registers,
+    registers: RegisterFile,
     host: Vec<i8>,
     overflows: u64,
 }
@@ -75,7 +75,7 @@ fn broken(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Data, what).because("the program asks for what is not there")
 }
 
-impl Machine<'_> {
+impl ChipSimulator<'_> {
     fn step(&mut self, instruction: Instruction) -> Result<()> {
         use Instruction::*;
         match instruction {
@@ -252,14 +252,14 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn output(&self) -> Output {
+    fn output(&self) -> OutputRange {
         let of = |r: Register| self.registers.signed(r) as i32;
         let (low, high) = (of(Register::Low), of(Register::High));
-        Output { zero: of(Register::OutputZero), low, high: high.max(low) }
+        OutputRange { zero: of(Register::OutputZero), low, high: high.max(low) }
     }
 
-    fn scale(&self, multiplier: Register, shift: Register) -> Scale {
-        Scale::of_registers([self.registers.get(multiplier), self.registers.get(shift)])
+    fn scale(&self, multiplier: Register, shift: Register) -> ScaleFactor {
+        ScaleFactor::of_registers([self.registers.get(multiplier), self.registers.get(shift)])
     }
 
     fn normalize(&mut self, accumulator: usize, buffer: usize, rows: usize) -> Result<()> {
@@ -294,7 +294,7 @@ impl Machine<'_> {
                 self.buffer[left].iter().map(|v| looked_up(&table, *v)).collect()
             }
             _ => {
-                let operand = |zero: Register, multiplier: Register, shift: Register| Operand {
+                let operand = |zero: Register, multiplier: Register, shift: Register| ScaledOperand {
                     zero: self.registers.signed(zero) as i32,
                     scale: self.scale(multiplier, shift),
                 };

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 /// A cell's registers.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cell {
+struct ArrayCell {
     weight: i8,
     next: i8,
     /// The value on its way to the right, with the mark of a block's first row.
@@ -22,16 +22,16 @@ struct Cell {
 
 /// The array.
 #[derive(Clone, Debug)]
-pub struct Array {
+pub struct SystolicArray {
     rows: usize,
     columns: usize,
-    cells: Vec<Cell>,
+    cells: Vec<ArrayCell>,
 }
 
-impl Array {
+impl SystolicArray {
     /// An array of so many cells.
-    pub fn new(rows: usize, columns: usize) -> Array {
-        Array { rows, columns, cells: vec![Cell::default(); rows * columns] }
+    pub fn new(rows: usize, columns: usize) -> SystolicArray {
+        SystolicArray { rows, columns, cells: vec![ArrayCell::default(); rows * columns] }
     }
 
     /// One cycle. `values`: what enters each row. `shift`: of each column in which a tile is shifted, for how many cycles it
@@ -50,7 +50,7 @@ impl Array {
             for k in (0..self.rows).rev() {
                 let at = k * self.columns + m;
                 let value = if m == 0 { values(k) } else { self.cells[at - 1].value };
-                let above = if k == 0 { Cell::default() } else { self.cells[at - self.columns] };
+                let above = if k == 0 { ArrayCell::default() } else { self.cells[at - self.columns] };
                 let cell = &mut self.cells[at];
                 if let Some((_, true)) = value {
                     cell.weight = cell.next;
@@ -78,7 +78,7 @@ impl Array {
 
 /// A block of rows with the tile that it is multiplied by.
 #[derive(Clone, Debug)]
-pub struct Block {
+pub struct ArrayBlock {
     /// `rows × array rows` values, row by row.
     pub values: Vec<i8>,
     /// `array rows × array columns` weights.
@@ -87,7 +87,7 @@ pub struct Block {
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct ArrayResult {
     /// For each block `rows × array columns` sums.
     pub sums: Vec<Vec<i32>>,
     /// Cycles until the last sum has left the array.
@@ -97,8 +97,8 @@ pub struct Outcome {
 }
 
 /// The units around the array, which know of nothing but the cycle that it is.
-struct Control<'a> {
-    blocks: &'a [Block],
+struct ArrayControl<'a> {
+    blocks: &'a [ArrayBlock],
     size: [usize; 2],
     /// Cycles of a fetch, and tiles that the queue holds.
     fetch: usize,
@@ -118,7 +118,7 @@ struct Control<'a> {
     began: Vec<usize>,
 }
 
-impl Control<'_> {
+impl ArrayControl<'_> {
     fn rows(&self, block: usize) -> usize {
         self.blocks[block].values.len() / self.size[0]
     }
@@ -177,12 +177,12 @@ impl Control<'_> {
 ///
 /// # Panics
 /// Where a block's values or tile are not of the array's size, or the queue has no place.
-pub fn run(size: [usize; 2], fetch: usize, fifo: usize, blocks: &[Block]) -> Outcome {
+pub fn run(size: [usize; 2], fetch: usize, fifo: usize, blocks: &[ArrayBlock]) -> ArrayResult {
     let [rows, columns] = size;
     assert!(fifo > 0 && rows > 0 && columns > 0, "a queue and cells");
     assert!(blocks.iter().all(|b| b.tile.len() == rows * columns && b.values.len() % rows == 0));
-    let mut array = Array::new(rows, columns);
-    let mut control = Control {
+    let mut array = SystolicArray::new(rows, columns);
+    let mut control = ArrayControl {
         blocks,
         size,
         fetch,
@@ -216,21 +216,21 @@ pub fn run(size: [usize; 2], fetch: usize, fifo: usize, blocks: &[Block]) -> Out
         sums.push((first..first + count).flat_map(|b| left.iter().map(move |c| c[b])).collect());
         first += count;
     }
-    Outcome { sums, cycles: cycle, began: control.began }
+    ArrayResult { sums, cycles: cycle, began: control.began }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chip::Chip;
-    use crate::timing::{Event, timing};
-    use systole_base::rng::Stream;
+    use crate::chip::Tpu1Chip;
+    use crate::timing::{UnitEvent, timing};
+    use systole_base::rng::RandomStream;
 
-    fn bytes(draw: &mut Stream, n: usize) -> Vec<i8> {
+    fn bytes(draw: &mut RandomStream, n: usize) -> Vec<i8> {
         (0..n.div_ceil(4)).flat_map(|_| draw.next_u32().to_le_bytes()).take(n).map(|b| b as i8).collect()
     }
 
-    fn plain(block: &Block, [k, m]: [usize; 2]) -> Vec<i32> {
+    fn plain(block: &ArrayBlock, [k, m]: [usize; 2]) -> Vec<i32> {
         let rows = block.values.chunks(k);
         let sum = |row: &[i8], c: usize| -> i32 {
             row.iter().enumerate().map(|(i, &x)| i32::from(x) * i32::from(block.tile[i * m + c])).sum()
@@ -239,18 +239,18 @@ mod tests {
     }
 
     /// The result and the cycles: those of the event model, and of the way of the last sum out of the array.
-    fn check(size: [usize; 2], fetch: usize, blocks: &[Block]) {
+    fn check(size: [usize; 2], fetch: usize, blocks: &[ArrayBlock]) {
         let out = run(size, fetch, 4, blocks);
         for (block, sums) in blocks.iter().zip(&out.sums) {
             assert_eq!(*sums, plain(block, size), "{size:?}");
         }
-        let mut chip = Chip { matrix: size[0], sync: 0.0, fixed_us: 0.0, bubble: 0.0, ..Chip::v1() };
+        let mut chip = Tpu1Chip { matrix: size[0], sync: 0.0, fixed_us: 0.0, bubble: 0.0, ..Tpu1Chip::v1() };
         // As many bytes a cycle as make a tile take `fetch` cycles.
         chip.bandwidth_gb = chip.tile_bytes() as f64 * chip.clock_mhz * 1e6 / 1e9 / fetch.max(1) as f64;
         if fetch == 0 {
             chip.bandwidth_gb = 1e30;
         }
-        let pass = |b: &Block| Event::Pass { rows: b.values.len() / size[0], slow: 1, switch: true };
+        let pass = |b: &ArrayBlock| UnitEvent::Pass { rows: b.values.len() / size[0], slow: 1, switch: true };
         let events = timing(&chip, blocks.iter().map(pass));
         let drain = (size[0] + size[1] - 1) as f64;
         assert!((events.cycles + drain - out.cycles as f64).abs() < 1e-6, "{size:?} {fetch}: {}", out.cycles);
@@ -259,14 +259,14 @@ mod tests {
         }
     }
 
-    fn block(draw: &mut Stream, [k, m]: [usize; 2], rows: usize) -> Block {
-        Block { values: bytes(draw, rows * k), tile: bytes(draw, k * m) }
+    fn block(draw: &mut RandomStream, [k, m]: [usize; 2], rows: usize) -> ArrayBlock {
+        ArrayBlock { values: bytes(draw, rows * k), tile: bytes(draw, k * m) }
     }
 
     /// Two blocks one after the other: the second tile is shifted in while the first block is multiplied.
     #[test]
     fn every_size_up_to_16_by_16_by_64_takes_the_cycles_of_the_event_model() {
-        let mut draw = Stream::new(33, 0, 0);
+        let mut draw = RandomStream::new(33, 0, 0);
         for k in 1..=16 {
             for m in 1..=16 {
                 for rows in 1..=64 {
@@ -280,7 +280,7 @@ mod tests {
     /// Many blocks of different lengths behind a memory that is now faster, now slower than the array.
     #[test]
     fn late_weights_stall_the_array_as_the_event_model_says() {
-        let mut draw = Stream::new(34, 0, 0);
+        let mut draw = RandomStream::new(34, 0, 0);
         for _ in 0..400 {
             let size = [1 + draw.below(16) as usize, 1 + draw.below(16) as usize];
             let fetch = draw.below(60) as usize;
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_pass_drains_as_the_full_array_does() {
         let size = [32, 32];
-        let one = block(&mut Stream::new(35, 0, 0), size, 5);
+        let one = block(&mut RandomStream::new(35, 0, 0), size, 5);
         let out = run(size, 0, 4, std::slice::from_ref(&one));
         assert_eq!(out.cycles - out.began[0], 5 + 2 * 32 - 1);
         assert_eq!(out.began, [32]);

@@ -6,12 +6,12 @@
 //! and its input is ready. What passes before is put down, in this order, to the input (non-matrix), to the tile (stall)
 //! and to the shift, as the counters of the paper's Table 3 do.
 
-use crate::chip::Chip;
+use crate::chip::Tpu1Chip;
 use std::collections::VecDeque;
 
 /// What a program asks of the units that take time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event {
+pub enum UnitEvent {
     /// So many bytes from the host, before what follows.
     Input(f64),
     /// A pass of so many rows over the array, `slow` cycles each: 1, 2 for 8 × 16 bits, 4 for 16 × 16.
@@ -44,7 +44,7 @@ pub struct PassTimes {
 
 /// Cycles of a batch and what they went to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Timing {
+pub struct BatchTiming {
     /// All of them.
     pub cycles: f64,
     /// The array multiplied.
@@ -71,40 +71,40 @@ pub struct Timing {
 
 /// What the next multiplication waits for, beside weights.
 #[derive(Default)]
-struct Pending {
+struct PendingWaits {
     fixed: f64,
     input: f64,
     raw: f64,
     bubble: f64,
 }
 
-impl Pending {
+impl PendingWaits {
     fn total(&self) -> f64 {
         self.fixed + self.input + self.raw + self.bubble
     }
 }
 
 /// Times a batch on a chip.
-pub fn timing(chip: &Chip, events: impl IntoIterator<Item = Event>) -> Timing {
-    let mut run = Run {
+pub fn timing(chip: &Tpu1Chip, events: impl IntoIterator<Item = UnitEvent>) -> BatchTiming {
+    let mut run = TimingRun {
         chip,
         fetch: chip.fetch_cycles(),
-        pending: Pending { fixed: chip.fixed_us * chip.clock_mhz, ..Pending::default() },
+        pending: PendingWaits { fixed: chip.fixed_us * chip.clock_mhz, ..PendingWaits::default() },
         fetched: 0.0,
         began: 0.0,
         ended: 0.0,
         shifted: VecDeque::new(),
         after: 0.0,
-        told: Timing::default(),
+        told: BatchTiming::default(),
     };
     events.into_iter().for_each(|e| run.event(e));
     run.finish()
 }
 
-struct Run<'a> {
-    chip: &'a Chip,
+struct TimingRun<'a> {
+    chip: &'a Tpu1Chip,
     fetch: f64,
-    pending: Pending,
+    pending: PendingWaits,
     /// When the last tile had been fetched.
     fetched: f64,
     /// When the last pass began and ended.
@@ -114,23 +114,23 @@ struct Run<'a> {
     shifted: VecDeque<f64>,
     /// Vector work since the last pass.
     after: f64,
-    told: Timing,
+    told: BatchTiming,
 }
 
-impl Run<'_> {
-    fn event(&mut self, event: Event) {
+impl TimingRun<'_> {
+    fn event(&mut self, event: UnitEvent) {
         match event {
-            Event::Input(bytes) => self.pending.input += self.chip.input_cycles(bytes),
-            Event::Empty(cycles) => self.pending.raw += cycles,
-            Event::Vector(cycles) => {
+            UnitEvent::Input(bytes) => self.pending.input += self.chip.input_cycles(bytes),
+            UnitEvent::Empty(cycles) => self.pending.raw += cycles,
+            UnitEvent::Vector(cycles) => {
                 self.pending.raw += cycles;
                 self.after += cycles;
             }
-            Event::Sync => {
+            UnitEvent::Sync => {
                 self.pending.bubble = 0.0;
                 self.pending.raw += self.chip.sync;
             }
-            Event::Pass { rows, slow, switch } => self.pass((rows * slow) as f64, switch),
+            UnitEvent::Pass { rows, slow, switch } => self.pass((rows * slow) as f64, switch),
         }
     }
 
@@ -173,9 +173,9 @@ impl Run<'_> {
     }
 
     /// What the last multiplication leaves to be done is part of the fixed cost; vector work after it is not.
-    fn finish(mut self) -> Timing {
+    fn finish(mut self) -> BatchTiming {
         if !self.told.passes.is_empty() {
-            self.pending = Pending { raw: self.after, ..Pending::default() };
+            self.pending = PendingWaits { raw: self.after, ..PendingWaits::default() };
         }
         self.pending.bubble = 0.0;
         self.told.non_matrix += self.pending.total();
@@ -185,7 +185,7 @@ impl Run<'_> {
     }
 }
 
-impl Timing {
+impl BatchTiming {
     /// Rows 1, 4, 5 and 6 of Table 3: array active, weight stall, weight shift, non-matrix, as parts of all cycles.
     pub fn shares(&self) -> [f64; 4] {
         [self.active, self.stall, self.shift, self.non_matrix].map(|part| part / self.cycles.max(1.0))
@@ -197,7 +197,7 @@ impl Timing {
     }
 
     /// Seconds of the batch.
-    pub fn seconds(&self, chip: &Chip) -> f64 {
+    pub fn seconds(&self, chip: &Tpu1Chip) -> f64 {
         self.cycles / (chip.clock_mhz * 1e6)
     }
 }
@@ -207,11 +207,11 @@ mod tests {
     use super::*;
 
     /// Layers of equal tiles.
-    fn layers(n: usize, tiles: usize, rows: usize, slow: usize, extra: f64) -> Vec<Event> {
+    fn layers(n: usize, tiles: usize, rows: usize, slow: usize, extra: f64) -> Vec<UnitEvent> {
         let mut events = Vec::new();
         for _ in 0..n {
-            events.extend((0..tiles).map(|_| Event::Pass { rows, slow, switch: true }));
-            events.extend([Event::Empty(extra), Event::Sync]);
+            events.extend((0..tiles).map(|_| UnitEvent::Pass { rows, slow, switch: true }));
+            events.extend([UnitEvent::Empty(extra), UnitEvent::Sync]);
         }
         events
     }
@@ -220,8 +220,8 @@ mod tests {
     /// the four rows in percent.
     #[test]
     fn the_rules_give_what_they_gave_when_they_were_written_down() {
-        let chip = Chip { sync: 1000.0, fixed_us: 40.0, ..Chip::v1() };
-        let input = |bytes: usize| vec![Event::Input(bytes as f64)];
+        let chip = Tpu1Chip { sync: 1000.0, fixed_us: 40.0, ..Tpu1Chip::v1() };
+        let input = |bytes: usize| vec![UnitEvent::Input(bytes as f64)];
         let cases = [
             (
                 "MLP0",
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn shares_are_all_of_the_cycles_and_parts_all_of_the_rest() {
-        let t = timing(&Chip::v1(), layers(3, 7, 50, 2, 30.0));
+        let t = timing(&Tpu1Chip::v1(), layers(3, 7, 50, 2, 30.0));
         assert!((t.shares().iter().sum::<f64>() - 1.0).abs() < 1e-12);
         assert!((t.raw + t.input + t.fixed + t.bubble - t.non_matrix).abs() < 1e-6);
         assert_eq!(t.active, 3.0 * 7.0 * 100.0);
@@ -265,19 +265,19 @@ mod tests {
 
     #[test]
     fn vector_work_at_the_end_counts_and_what_only_a_pass_would_wait_for_does_not() {
-        let chip = Chip { fixed_us: 0.0, ..Chip::v1() };
-        let pass = Event::Pass { rows: 10, slow: 1, switch: true };
-        let cycles = |after: Event| timing(&chip, [pass, after, Event::Sync]).cycles;
-        assert_eq!(cycles(Event::Empty(50.0)), timing(&chip, [pass]).cycles);
-        assert_eq!(cycles(Event::Vector(50.0)), timing(&chip, [pass]).cycles + 50.0);
-        assert_eq!(timing(&chip, [Event::Vector(50.0)]).cycles, 50.0);
+        let chip = Tpu1Chip { fixed_us: 0.0, ..Tpu1Chip::v1() };
+        let pass = UnitEvent::Pass { rows: 10, slow: 1, switch: true };
+        let cycles = |after: UnitEvent| timing(&chip, [pass, after, UnitEvent::Sync]).cycles;
+        assert_eq!(cycles(UnitEvent::Empty(50.0)), timing(&chip, [pass]).cycles);
+        assert_eq!(cycles(UnitEvent::Vector(50.0)), timing(&chip, [pass]).cycles + 50.0);
+        assert_eq!(timing(&chip, [UnitEvent::Vector(50.0)]).cycles, 50.0);
     }
 
     /// Weights that are there are not fetched again, and cost neither stall nor shift.
     #[test]
     fn a_pass_with_the_same_weights_needs_no_tile() {
-        let chip = Chip { fixed_us: 0.0, bubble: 0.0, ..Chip::v1() };
-        let pass = |switch| Event::Pass { rows: 10, slow: 1, switch };
+        let chip = Tpu1Chip { fixed_us: 0.0, bubble: 0.0, ..Tpu1Chip::v1() };
+        let pass = |switch| UnitEvent::Pass { rows: 10, slow: 1, switch };
         let t = timing(&chip, [pass(true), pass(false), pass(false)]);
         assert_eq!((t.tiles, t.active), (1, 30.0));
         assert!((t.cycles - (chip.fetch_cycles() + 256.0 + 30.0)).abs() < 1e-9);

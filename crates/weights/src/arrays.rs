@@ -49,15 +49,15 @@ pub(crate) fn literal(dtype: DType, dims: &[usize], bytes: &[u8]) -> Result<Lite
 
 /// What all arrays of a file may take together: eight times the file and a mebibyte. Shared, packed and strided arrays
 /// take more than their bytes in the file; a file that needs more than this is made to fill memory.
-pub(crate) struct Budget {
+pub(crate) struct UnpackLimit {
     left: usize,
     all: usize,
 }
 
-impl Budget {
-    pub(crate) fn of(file: usize) -> Budget {
+impl UnpackLimit {
+    pub(crate) fn of(file: usize) -> UnpackLimit {
         let all = file.saturating_mul(8).saturating_add(1 << 20);
-        Budget { left: all, all }
+        UnpackLimit { left: all, all }
     }
 
     pub(crate) fn left(&self) -> usize {

@@ -1,7 +1,7 @@
 //! A model's weights as files of other systems.
 
 use crate::names::{bert, gpt2, match_by_order, resnet, vit};
-use crate::weight_mapping::{self, Exported, Rule};
+use crate::weight_mapping::{self, ExportedFile, WeightRule};
 use crate::{keras, safetensors, torch};
 use std::path::Path;
 use systole_ir::Result;
@@ -9,7 +9,7 @@ use systole_nn::Model;
 
 /// What a file is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum WeightFormat {
     /// Keras's `.weights.h5`, or, where the file is named so, `.keras` with the layers.
     Keras,
     /// PyTorch's `.pt`: a state_dict.
@@ -22,20 +22,20 @@ pub enum Format {
 ///
 /// # Errors
 /// When a layer has no counterpart there (names it), or the model has no weights.
-pub fn export(model: &Model, format: Format, out: &Path) -> Result<Exported> {
-    if format == Format::Keras {
+pub fn export(model: &Model, format: WeightFormat, out: &Path) -> Result<ExportedFile> {
+    if format == WeightFormat::Keras {
         return keras::export(model, out);
     }
     let (rules, note) = rules(model)?;
     let (arrays, rows) = weight_mapping::taken(model, &rules)?;
     let bytes = match format {
-        Format::Torch => torch::parts(&arrays)?.concat(),
+        WeightFormat::Torch => torch::parts(&arrays)?.concat(),
         _ => safetensors::parts(&arrays, "pt").concat(),
     };
-    Ok(Exported { bytes, rows, notes: vec![note.into()] })
+    Ok(ExportedFile { bytes, rows, notes: vec![note.into()] })
 }
 
-fn rules(model: &Model) -> Result<(Vec<Rule>, &'static str)> {
+fn rules(model: &Model) -> Result<(Vec<WeightRule>, &'static str)> {
     if bert::is_one(model) {
         return Ok((bert::rules(model, "bert.")?, "by the names of BERT in Hugging Face's transformers"));
     }
@@ -57,7 +57,7 @@ fn rules(model: &Model) -> Result<(Vec<Rule>, &'static str)> {
             .iter()
             .any(|n| n.name == "conv2_block1_2_pad" || n.name == "conv2_block1_1_pad");
         let note = if is_theirs { "by torchvision's names" } else { strided };
-        return Ok((resnet::rules(model, resnet::Style::Torchvision)?, note));
+        return Ok((resnet::rules(model, resnet::ResNetNaming::Torchvision)?, note));
     }
     Ok((match_by_order::by_layer(model)?, "by the layers' names"))
 }

@@ -31,7 +31,7 @@ mod source;
 mod torch;
 mod weight_mapping;
 
-pub use export::{Format, export};
-pub use source::Source;
-pub use weight_mapping::Exported;
-pub use weight_mapping::{Report, Row};
+pub use export::{WeightFormat, export};
+pub use source::WeightSource;
+pub use weight_mapping::ExportedFile;
+pub use weight_mapping::{ImportReport, ImportRow};

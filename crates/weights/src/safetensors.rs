@@ -1,6 +1,6 @@
 //! The safetensors format as its library writes and reads it: 8 bytes of header length, a JSON header, the arrays' bytes.
 
-use crate::arrays::{self, Budget};
+use crate::arrays::{self, UnpackLimit};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, bug};
@@ -26,7 +26,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
     let (header, data) = bytes[8..].split_at(length);
     let header: Map<String, Value> =
         serde_json::from_slice(header).map_err(|e| wrong(format!("its header cannot be read: {e}")))?;
-    let mut budget = Budget::of(bytes.len());
+    let mut budget = UnpackLimit::of(bytes.len());
     let entries = header.into_iter().filter(|(name, _)| name != "__metadata__");
     entries
         .map(|(name, entry)| {
@@ -36,7 +36,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
         .collect()
 }
 
-fn array(entry: &Value, data: &[u8], budget: &mut Budget) -> Result<Literal> {
+fn array(entry: &Value, data: &[u8], budget: &mut UnpackLimit) -> Result<Literal> {
     let word = entry.get("dtype").and_then(Value::as_str).ok_or_else(|| wrong("an array has no type"))?;
     let dtype = arrays::dtype(word).ok_or_else(|| {
         Error::new(ErrorKind::Data, format!("arrays of type {word} are not read"))

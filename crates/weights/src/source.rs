@@ -1,8 +1,8 @@
 //! A file or folder of weights, opened by its content; what model it is of, where it says so; and a model filled from it.
 
-use crate::keras::Keras;
+use crate::keras::KerasFile;
 use crate::names::{bert, gpt2, keras as keras_names, match_by_order, resnet, vit};
-use crate::weight_mapping::{self, Report, is_weight};
+use crate::weight_mapping::{self, ImportReport, is_weight};
 use crate::{hdf5, huggingface, safetensors, torch};
 use serde_json::Value;
 use std::path::Path;
@@ -10,26 +10,26 @@ use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_nn::{Architecture, Model};
 
 /// Weights of another system, in memory.
-pub struct Source {
+pub struct WeightSource {
     tensors: Vec<(String, Literal)>,
     /// config.json of Hugging Face.
     config: Option<Value>,
-    keras: Option<Keras>,
+    keras: Option<KerasFile>,
     kind: &'static str,
 }
 
-impl Source {
+impl WeightSource {
     /// Reads a file, or a folder as Hugging Face has it.
     ///
     /// # Errors
     /// When it is of no known kind, damaged, or made to fill memory; nothing of it is executed.
-    pub fn open(path: &Path) -> Result<Source> {
+    pub fn open(path: &Path) -> Result<WeightSource> {
         if path.is_dir() {
             let config = huggingface::config(path)?;
             let tensors = named_as_today(huggingface::tensors(path)?);
-            return Ok(Source { tensors, config, keras: None, kind: "a folder of Hugging Face" });
+            return Ok(WeightSource { tensors, config, keras: None, kind: "a folder of Hugging Face" });
         }
-        let mut source = Source::from_bytes(&path.display().to_string(), huggingface::file(path)?)?;
+        let mut source = WeightSource::from_bytes(&path.display().to_string(), huggingface::file(path)?)?;
         let named = path.file_name().is_some_and(|n| n == "model.safetensors" || n == "pytorch_model.bin");
         if let (true, Some(folder)) = (named, path.parent()) {
             source.config = huggingface::config(folder)?;
@@ -37,15 +37,19 @@ impl Source {
         Ok(source)
     }
 
-    /// As [`Source::open`], of a file's content; `name` is for errors.
-    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Source> {
-        let plain =
-            |tensors, kind| Source { tensors: named_as_today(tensors), config: None, keras: None, kind };
-        let read = || -> Result<Source> {
+    /// As [`WeightSource::open`], of a file's content; `name` is for errors.
+    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<WeightSource> {
+        let plain = |tensors, kind| WeightSource {
+            tensors: named_as_today(tensors),
+            config: None,
+            keras: None,
+            kind,
+        };
+        let read = || -> Result<WeightSource> {
             if bytes.starts_with(b"PK") {
-                if let Some(keras) = Keras::from_zip(&bytes)? {
+                if let Some(keras) = KerasFile::from_zip(&bytes)? {
                     let tensors = keras.tensors()?;
-                    return Ok(Source {
+                    return Ok(WeightSource {
                         tensors,
                         config: None,
                         keras: Some(keras),
@@ -55,9 +59,14 @@ impl Source {
                 return Ok(plain(torch::read(&bytes)?, "a file of PyTorch"));
             }
             if hdf5::is_one(&bytes) {
-                let keras = Keras::from_hdf5(&bytes)?;
+                let keras = KerasFile::from_hdf5(&bytes)?;
                 let tensors = keras.tensors()?;
-                return Ok(Source { tensors, config: None, keras: Some(keras), kind: "weights of Keras" });
+                return Ok(WeightSource {
+                    tensors,
+                    config: None,
+                    keras: Some(keras),
+                    kind: "weights of Keras",
+                });
             }
             if safetensors::is_one(&bytes) {
                 return Ok(plain(safetensors::read(&bytes)?, "a safetensors file"));
@@ -117,7 +126,7 @@ impl Source {
     ///
     /// # Errors
     /// When shapes differ (names both), or tensors are missing or left over.
-    pub fn fill(&self, model: &mut Model, partial: bool) -> Result<Report> {
+    pub fn fill(&self, model: &mut Model, partial: bool) -> Result<ImportReport> {
         if !model.is_built() {
             return Err(Error::new(ErrorKind::Config, "the model has no weights yet").hint("build it first"));
         }
@@ -150,7 +159,7 @@ impl Source {
         }
     }
 
-    fn rules(&self, model: &Model) -> Result<(Vec<weight_mapping::Rule>, &'static str)> {
+    fn rules(&self, model: &Model) -> Result<(Vec<weight_mapping::WeightRule>, &'static str)> {
         if let Some(keras) = &self.keras {
             return Ok((keras_names::rules(model, &keras.weights, &self.tensors)?, "by the layers' names"));
         }

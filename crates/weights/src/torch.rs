@@ -1,12 +1,12 @@
 //! PyTorch's `.pt` and `.pth` files: a ZIP archive of a pickle and one file for each storage. Read without Python and
 //! without executing anything; written so that `torch.load(…, weights_only=True)` reads them.
 
-use crate::arrays::{self, Budget};
-use crate::pickle::{self, Object, Pickle, Tensor, Value};
+use crate::arrays::{self, UnpackLimit};
+use crate::pickle::{self, Pickle, PickleObject, PickleValue, TorchTensor};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use systole_data::format::zip::{Archive, Stored, archive};
+use systole_data::format::zip::{StoredZipEntry, ZipArchive, archive};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 
 /// Dictionaries in dictionaries, at most.
@@ -24,8 +24,8 @@ const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 /// # Errors
 /// When it is damaged, holds anything but tensors and plain values, or would take more than eight times its length.
 pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
-    let archive = Archive::open(bytes)?;
-    let mut budget = Budget::of(bytes.len());
+    let archive = ZipArchive::open(bytes)?;
+    let mut budget = UnpackLimit::of(bytes.len());
     let name = archive.names().find(|n| *n == "data.pkl" || n.ends_with("/data.pkl")).map(str::to_string);
     let name = name.ok_or_else(|| {
         Error::new(ErrorKind::Data, "the ZIP archive is no file of PyTorch")
@@ -36,7 +36,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
     check_byte_order(&archive, &folder)?;
     let text = archive.read(&name, budget.left())?.unwrap_or_default();
     let pickle = pickle::read(&text).at(|| name.clone())?;
-    let mut storages = Storages { archive, folder, read: HashMap::new() };
+    let mut storages = StorageReader { archive, folder, read: HashMap::new() };
     let mut found = Vec::new();
     for (name, tensor) in named_tensors(&pickle)? {
         let value = storages.tensor(&tensor, &mut budget).at(|| format!("tensor {name}"))?;
@@ -45,7 +45,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
     Ok(found)
 }
 
-fn check_byte_order(archive: &Archive<'_>, folder: &str) -> Result<()> {
+fn check_byte_order(archive: &ZipArchive<'_>, folder: &str) -> Result<()> {
     match archive.read(&format!("{folder}byteorder"), 64)? {
         Some(order) if order != b"little" => {
             Err(Error::new(ErrorKind::Data, "the file was saved on a machine with big endian numbers")
@@ -55,14 +55,14 @@ fn check_byte_order(archive: &Archive<'_>, folder: &str) -> Result<()> {
     }
 }
 
-struct Storages<'a> {
-    archive: Archive<'a>,
+struct StorageReader<'a> {
+    archive: ZipArchive<'a>,
     folder: String,
     read: HashMap<String, Arc<Vec<u8>>>,
 }
 
-impl Storages<'_> {
-    fn bytes(&mut self, key: &str, budget: &mut Budget) -> Result<Arc<Vec<u8>>> {
+impl StorageReader<'_> {
+    fn bytes(&mut self, key: &str, budget: &mut UnpackLimit) -> Result<Arc<Vec<u8>>> {
         if let Some(bytes) = self.read.get(key) {
             return Ok(bytes.clone());
         }
@@ -76,7 +76,7 @@ impl Storages<'_> {
     }
 
     /// The elements of a view, in order.
-    fn tensor(&mut self, t: &Tensor, budget: &mut Budget) -> Result<Literal> {
+    fn tensor(&mut self, t: &TorchTensor, budget: &mut UnpackLimit) -> Result<Literal> {
         let dtype = arrays::dtype(t.storage.dtype).unwrap_or(DType::U8);
         let (size, total) = (dtype.size(), arrays::bytes_of(dtype, &t.shape)?);
         budget.take(total)?;
@@ -117,15 +117,15 @@ fn gather(bytes: &[u8], size: usize, at: usize, shape: &[usize], strides: &[usiz
 }
 
 /// The tensors of a model in what `torch.save` was given: a state_dict, or a dictionary that holds one.
-fn named_tensors(pickle: &Pickle) -> Result<Vec<(String, Arc<Tensor>)>> {
+fn named_tensors(pickle: &Pickle) -> Result<Vec<(String, Arc<TorchTensor>)>> {
     let mut root = &pickle.root;
     for _ in 0..DEPTH {
         let Some(dict) = dict(pickle, root) else { break };
-        if dict.iter().any(|(_, v)| matches!(v, Value::Tensor(_))) {
+        if dict.iter().any(|(_, v)| matches!(v, PickleValue::Tensor(_))) {
             break;
         }
         let holder = HOLDERS.iter().find_map(|key| {
-            let held = dict.iter().find(|(k, _)| matches!(k, Value::Text(t) if &**t == *key));
+            let held = dict.iter().find(|(k, _)| matches!(k, PickleValue::Text(t) if &**t == *key));
             held.map(|(_, v)| v).filter(|v| self::dict(pickle, v).is_some())
         });
         match holder {
@@ -151,10 +151,10 @@ fn named_tensors(pickle: &Pickle) -> Result<Vec<(String, Arc<Tensor>)>> {
     }
 }
 
-fn dict<'a>(pickle: &'a Pickle, value: &Value) -> Option<&'a [(Value, Value)]> {
+fn dict<'a>(pickle: &'a Pickle, value: &PickleValue) -> Option<&'a [(PickleValue, PickleValue)]> {
     match value {
-        Value::Object(at) => match pickle.objects.get(*at)? {
-            Object::Dict(dict) => Some(dict),
+        PickleValue::Object(at) => match pickle.objects.get(*at)? {
+            PickleObject::Dict(dict) => Some(dict),
             _ => None,
         },
         _ => None,
@@ -164,26 +164,26 @@ fn dict<'a>(pickle: &'a Pickle, value: &Value) -> Option<&'a [(Value, Value)]> {
 /// Each dictionary is entered once: one that holds itself ends there.
 fn collect(
     pickle: &Pickle,
-    value: &Value,
+    value: &PickleValue,
     name: &str,
     depth: usize,
     seen: &mut HashSet<usize>,
-    found: &mut Vec<(String, Arc<Tensor>)>,
+    found: &mut Vec<(String, Arc<TorchTensor>)>,
 ) -> Result<()> {
     match value {
-        Value::Tensor(t) if !name.is_empty() => {
+        PickleValue::Tensor(t) if !name.is_empty() => {
             if found.last().is_some_and(|(last, _)| last == name) {
                 return Err(pickle::wrong(format!("two tensors are named {name}")));
             }
             found.push((name.into(), t.clone()));
         }
-        Value::Object(at) => {
+        PickleValue::Object(at) => {
             let Some(dict) = dict(pickle, value).filter(|_| seen.insert(*at)) else { return Ok(()) };
             if depth == 0 {
                 return Err(pickle::wrong(format!("dictionaries lie more than {DEPTH} deep")));
             }
             for (key, value) in dict {
-                if let Value::Text(key) = key {
+                if let PickleValue::Text(key) = key {
                     if name.len() + key.len() > NAME {
                         return Err(pickle::wrong(format!("a name has more than {NAME} bytes")));
                     }
@@ -204,11 +204,18 @@ pub(crate) fn parts(tensors: &[(String, Literal)]) -> Result<Vec<Cow<'_, [u8]>>>
     for (i, (name, value)) in tensors.iter().enumerate() {
         put_text(&mut pickle, name);
         put_tensor(&mut pickle, i, value)?;
-        files.push(Stored { name: format!("archive/data/{i}"), head: Vec::new(), data: value.bytes() });
+        files.push(StoredZipEntry {
+            name: format!("archive/data/{i}"),
+            head: Vec::new(),
+            data: value.bytes(),
+        });
     }
     pickle.extend(b"u.");
-    let head =
-        |name: &str, bytes: Vec<u8>| Stored { name: format!("archive/{name}"), head: bytes, data: &[] };
+    let head = |name: &str, bytes: Vec<u8>| StoredZipEntry {
+        name: format!("archive/{name}"),
+        head: bytes,
+        data: &[],
+    };
     let mut all = vec![head("data.pkl", pickle), head("byteorder", b"little".to_vec())];
     all.extend(files);
     all.push(head("version", b"3\n".to_vec()));

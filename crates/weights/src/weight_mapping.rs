@@ -6,7 +6,7 @@ use systole_nn::Model;
 
 /// One change of an array on its way from theirs to ours.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Step {
+pub(crate) enum LayoutStep {
     Transpose(Vec<usize>),
     Reshape(Vec<usize>),
     /// Blocks of the first dimension in this order.
@@ -19,10 +19,10 @@ pub(crate) enum Step {
 
 /// An array of theirs as (a part of) a weight of ours.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct WeightPart {
     pub theirs: String,
     pub shape: Vec<usize>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<LayoutStep>,
     /// The first element of ours that it gives.
     pub at: usize,
     /// Whether it is added to what an earlier part gave.
@@ -31,18 +31,25 @@ pub(crate) struct Part {
     pub optional: bool,
 }
 
-impl Part {
-    pub(crate) fn new(theirs: impl Into<String>, shape: &[usize], steps: Vec<Step>) -> Part {
-        Part { theirs: theirs.into(), shape: shape.to_vec(), steps, at: 0, adds: false, optional: false }
+impl WeightPart {
+    pub(crate) fn new(theirs: impl Into<String>, shape: &[usize], steps: Vec<LayoutStep>) -> WeightPart {
+        WeightPart {
+            theirs: theirs.into(),
+            shape: shape.to_vec(),
+            steps,
+            at: 0,
+            adds: false,
+            optional: false,
+        }
     }
 
-    pub(crate) fn optional(self) -> Part {
-        Part { optional: true, ..self }
+    pub(crate) fn optional(self) -> WeightPart {
+        WeightPart { optional: true, ..self }
     }
 
     /// For each element in our order, its place in theirs; `None` where the order is the same.
     fn places(&self) -> Option<Vec<u32>> {
-        if self.steps.iter().all(|s| matches!(s, Step::Reshape(_))) {
+        if self.steps.iter().all(|s| matches!(s, LayoutStep::Reshape(_))) {
             return None;
         }
         let count: usize = self.shape.iter().product();
@@ -54,39 +61,39 @@ impl Part {
     }
 
     fn told(&self) -> Vec<String> {
-        let told = |step: &Step| match step {
-            Step::Transpose(order) if order.len() == 2 => "transposed".to_string(),
-            Step::Transpose(order) => format!("transposed {order:?}"),
-            Step::Reshape(dims) => format!("as {dims:?}"),
-            Step::Gates(order) => format!("gates {order:?}"),
-            Step::Rows(from, n) => format!("rows {from}..{}", from + n),
-            Step::Columns(from, n) => format!("columns {from}..{}", from + n),
+        let told = |step: &LayoutStep| match step {
+            LayoutStep::Transpose(order) if order.len() == 2 => "transposed".to_string(),
+            LayoutStep::Transpose(order) => format!("transposed {order:?}"),
+            LayoutStep::Reshape(dims) => format!("as {dims:?}"),
+            LayoutStep::Gates(order) => format!("gates {order:?}"),
+            LayoutStep::Rows(from, n) => format!("rows {from}..{}", from + n),
+            LayoutStep::Columns(from, n) => format!("columns {from}..{}", from + n),
         };
         self.steps.iter().map(told).collect()
     }
 }
 
-impl Step {
+impl LayoutStep {
     fn applied(&self, x: &[u32], shape: &[usize]) -> (Vec<u32>, Vec<usize>) {
         let row: usize = shape.iter().skip(1).product();
         match self {
-            Step::Reshape(dims) => (x.to_vec(), dims.clone()),
-            Step::Rows(from, n) => {
+            LayoutStep::Reshape(dims) => (x.to_vec(), dims.clone()),
+            LayoutStep::Rows(from, n) => {
                 let mut dims = shape.to_vec();
                 dims[0] = *n;
                 (x[from * row..(from + n) * row].to_vec(), dims)
             }
-            Step::Columns(from, n) => {
+            LayoutStep::Columns(from, n) => {
                 let (mut dims, width) = (shape.to_vec(), shape[shape.len() - 1]);
                 dims[shape.len() - 1] = *n;
                 (x.chunks(width).flat_map(|r| r[*from..from + n].to_vec()).collect(), dims)
             }
-            Step::Gates(order) => {
+            LayoutStep::Gates(order) => {
                 let block = x.len() / order.len();
                 let blocks = order.iter().flat_map(|k| x[k * block..(k + 1) * block].to_vec());
                 (blocks.collect(), shape.to_vec())
             }
-            Step::Transpose(order) => transposed(x, shape, order),
+            LayoutStep::Transpose(order) => transposed(x, shape, order),
         }
     }
 }
@@ -115,19 +122,19 @@ fn transposed(x: &[u32], shape: &[usize], order: &[usize]) -> (Vec<u32>, Vec<usi
 
 /// A weight of ours and what it is made of.
 #[derive(Clone, Debug)]
-pub(crate) struct Rule {
+pub(crate) struct WeightRule {
     pub ours: String,
     pub shape: Vec<usize>,
-    pub parts: Vec<Part>,
+    pub parts: Vec<WeightPart>,
 }
 
-impl Rule {
+impl WeightRule {
     /// From one array.
-    pub(crate) fn of(ours: &str, shape: &[usize], part: Part) -> Rule {
-        Rule { ours: ours.into(), shape: shape.to_vec(), parts: vec![part] }
+    pub(crate) fn of(ours: &str, shape: &[usize], part: WeightPart) -> WeightRule {
+        WeightRule { ours: ours.into(), shape: shape.to_vec(), parts: vec![part] }
     }
 
-    fn row(&self, theirs: &HashMap<&str, &Literal>) -> Row {
+    fn row(&self, theirs: &HashMap<&str, &Literal>) -> ImportRow {
         let names: Vec<&str> = self.parts.iter().map(|p| p.theirs.as_str()).collect();
         let mut how = Vec::new();
         let joined = self.parts.len() > 1;
@@ -140,7 +147,7 @@ impl Rule {
         if self.parts.iter().all(|p| p.optional && !theirs.contains_key(p.theirs.as_str())) {
             how = vec!["absent there: zeros".into()];
         }
-        Row {
+        ImportRow {
             theirs: names.join(" + "),
             ours: self.ours.clone(),
             from: self.parts.first().map_or_else(Vec::new, |p| p.shape.clone()),
@@ -151,18 +158,18 @@ impl Rule {
 }
 
 /// A file that was made, and how.
-pub struct Exported {
+pub struct ExportedFile {
     /// The file.
     pub bytes: Vec<u8>,
     /// Each weight of ours and what it is called there.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ImportRow>,
     /// How names were chosen, and what else is to be known.
     pub notes: Vec<String>,
 }
 
 /// A line of the table that is shown: an array of theirs, a weight of ours.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct ImportRow {
     /// Their name, or several joined by ` + `.
     pub theirs: String,
     /// Our path.
@@ -177,9 +184,9 @@ pub struct Row {
 
 /// What an import did.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct ImportReport {
     /// Each weight of ours.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ImportRow>,
     /// Arrays of theirs that nothing here takes.
     pub left_over: Vec<String>,
     /// How names were matched, and what else is to be known.
@@ -201,10 +208,10 @@ fn listed(all: &[String]) -> String {
 /// When shapes differ (names both), arrays are missing, or some are left over and that is not allowed.
 pub(crate) fn fill(
     model: &mut Model,
-    rules: &[Rule],
+    rules: &[WeightRule],
     theirs: &[(String, Literal)],
     partial: bool,
-) -> Result<Report> {
+) -> Result<ImportReport> {
     let by_name: HashMap<&str, &Literal> = theirs.iter().map(|(n, v)| (n.as_str(), v)).collect();
     let (mut wrong, mut missing) = (Vec::new(), Vec::new());
     let mut used = BTreeSet::new();
@@ -235,7 +242,7 @@ pub(crate) fn fill(
         );
     }
     let rows = rules.iter().map(|rule| rule.row(&by_name)).collect();
-    Ok(Report { rows, left_over, notes: Vec::new() })
+    Ok(ImportReport { rows, left_over, notes: Vec::new() })
 }
 
 fn check(wrong: &[String], missing: &[String], left_over: &[String], partial: bool) -> Result<()> {
@@ -261,7 +268,7 @@ fn check(wrong: &[String], missing: &[String], left_over: &[String], partial: bo
 }
 
 /// A weight of ours from arrays of theirs.
-fn made(rule: &Rule, theirs: &HashMap<&str, &Literal>) -> Result<Literal> {
+fn made(rule: &WeightRule, theirs: &HashMap<&str, &Literal>) -> Result<Literal> {
     let count: usize = rule.shape.iter().product();
     let mut out = vec![0f32; count];
     for part in &rule.parts {
@@ -278,16 +285,16 @@ fn made(rule: &Rule, theirs: &HashMap<&str, &Literal>) -> Result<Literal> {
     Literal::from_slice(rule.shape.clone(), &out)
 }
 
-fn misfit(rule: &Rule, part: &Part) -> Error {
+fn misfit(rule: &WeightRule, part: &WeightPart) -> Error {
     let what = format!("{} {:?} does not make {} {:?}", part.theirs, part.shape, rule.ours, rule.shape);
     Error::new(ErrorKind::Data, what).hint("name the model that these weights are of with --model")
 }
 
 /// Arrays by name, in a file's order.
-pub(crate) type Named = Vec<(String, Literal)>;
+pub(crate) type NamedArrays = Vec<(String, Literal)>;
 
 /// Arrays of theirs from a model's weights, in the order of the rules, with what was done.
-pub(crate) fn taken(model: &Model, rules: &[Rule]) -> Result<(Named, Vec<Row>)> {
+pub(crate) fn taken(model: &Model, rules: &[WeightRule]) -> Result<(NamedArrays, Vec<ImportRow>)> {
     let mut order: Vec<String> = Vec::new();
     let mut arrays: HashMap<String, (Vec<usize>, Vec<f32>)> = HashMap::new();
     for rule in rules {

@@ -6,7 +6,7 @@ use super::*;
 fn zeros_are_zeros_in_storage_that_was_used() {
     for n in [0, 1, 2, 3, SMALL, SMALL + 40, LARGE - 1, LARGE, LARGE + 1000] {
         for _ in 0..3 {
-            let mut x = Words::zeros(n);
+            let mut x = AlignedWords::zeros(n);
             assert!(x.len() == n && x.iter().all(|&w| w == 0));
             x.fill(7);
             assert!(x.clone().iter().all(|&w| w == 7));
@@ -14,7 +14,7 @@ fn zeros_are_zeros_in_storage_that_was_used() {
     }
     let bytes: Vec<u8> = (0..4099u32).map(|i| i as u8).collect();
     for _ in 0..2 {
-        let words = Words::of(&bytes);
+        let words = AlignedWords::of(&bytes);
         let back: &[u8] = bytemuck::cast_slice(&words);
         assert!(back[..4099] == bytes && back[4099..] == [0; 5], "zeros behind the last byte");
     }
@@ -22,7 +22,7 @@ fn zeros_are_zeros_in_storage_that_was_used() {
 
 #[test]
 fn a_thread_keeps_storage_by_size() {
-    let mut near = Near([const { Vec::new() }; LISTS]);
+    let mut near = ThreadFreeLists([const { Vec::new() }; LISTS]);
     for n in SMALL..LARGE {
         let size = roomy(n);
         assert!(size >= n && size <= n + n / 4 + 1 && roomy(size) == size && list(size) < LISTS);
@@ -38,7 +38,7 @@ fn a_thread_keeps_storage_by_size() {
 
 #[test]
 fn large_storage_is_kept_within_a_limit_and_given_to_what_fits() {
-    let mut far = Far::new(100);
+    let mut far = SharedFreeList::new(100);
     let of = |n| Vec::with_capacity(n);
     assert!(far.keep(of(60)).is_empty() && far.keep(of(40)).is_empty());
     assert_eq!(far.keep(of(30)).len(), 1, "the first makes room");

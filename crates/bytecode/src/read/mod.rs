@@ -6,23 +6,23 @@ mod raise;
 mod reader;
 mod shardy;
 
-use crate::file::File;
+use crate::file::BytecodeFile;
 pub(crate) use attribute::width;
 pub(crate) use raise::is_default;
-use reader::Reader;
+use reader::BytecodeReader;
 pub use reader::{MOST_BYTES_PER_BYTE, SPARE_BYTES};
 use std::cell::Cell;
 use systole_base::Result;
-use systole_mlir::syntax::Module;
+use systole_mlir::syntax::MlirModule;
 
 /// Reads a portable artifact.
 ///
 /// # Errors
 /// `Data` for bytes that are none, with their place; `Unsupported` for ops, attributes and types that are not known here.
-pub fn parse(bytes: &[u8]) -> Result<Module> {
-    let file = File::new(bytes)?;
+pub fn parse(bytes: &[u8]) -> Result<MlirModule> {
+    let file = BytecodeFile::new(bytes)?;
     let budget = bytes.len().saturating_mul(MOST_BYTES_PER_BYTE).saturating_add(SPARE_BYTES);
-    let reader = Reader { file, left: Cell::new(budget) };
+    let reader = BytecodeReader { file, left: Cell::new(budget) };
     let module = operation::module(&reader);
     module.map_err(|e| match reader.file.producer {
         "" => e,

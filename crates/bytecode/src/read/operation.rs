@@ -1,13 +1,14 @@
 //! Modules, functions, regions and ops.
 
 use super::raise::plain;
-use super::reader::{MAX_DEPTH, Reader, unknown};
-use crate::byte_io::{Bytes, wrong};
+use super::reader::{BytecodeReader, MAX_DEPTH, unknown};
+use crate::byte_io::{ByteReader, wrong};
 use crate::file::section;
 use crate::vhlo_tables::{OTHERS, versions};
 use systole_base::{Result, ResultExt};
 use systole_mlir::syntax::{
-    Attribute, Attributes, Function, Module, Operation, Place, Region, Type, Value, take,
+    Attribute, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType, NamedAttributes, Operation,
+    SourceSpan, take,
 };
 
 /// What the bits of an op's mask say is there.
@@ -25,12 +26,12 @@ mod part {
 const OPERATION_BYTES: usize = size_of::<Operation>() + 64;
 
 /// Reads the module of a file.
-pub(super) fn module(reader: &Reader<'_>) -> Result<Module> {
-    let mut walk = Walk {
+pub(super) fn module(reader: &BytecodeReader<'_>) -> Result<MlirModule> {
+    let mut walk = OpReader {
         reader,
-        module: Module::default(),
+        module: MlirModule::default(),
         values: Vec::new(),
-        scopes: vec![Scope::default()],
+        scopes: vec![ValueScope::default()],
         names: Vec::new(),
     };
     let mut bytes = reader.file.ir;
@@ -38,7 +39,7 @@ pub(super) fn module(reader: &Reader<'_>) -> Result<Module> {
     if count != 1 || arguments {
         return Err(bytes.wrong("it does not hold one module"));
     }
-    let found = walk.operation(&mut bytes, In::File, 0)?;
+    let found = walk.operation(&mut bytes, Enclosing::File, 0)?;
     match found {
         Some(op) => Err(unknown(format!("{} stands where a module is expected", op.name), bytes.at)),
         None => {
@@ -54,7 +55,7 @@ pub(super) fn module(reader: &Reader<'_>) -> Result<Module> {
 
 /// Where an op stands.
 #[derive(Clone, Copy, PartialEq)]
-enum In {
+enum Enclosing {
     File,
     Module,
     Function,
@@ -63,60 +64,65 @@ enum In {
 
 /// Values by number from the start of a region that sees nothing outside of it.
 #[derive(Default)]
-struct Scope {
+struct ValueScope {
     /// The value that each number is, once it is there.
-    values: Vec<Option<Value>>,
+    values: Vec<Option<FunctionValue>>,
     /// The next number of each open region.
     next: Vec<usize>,
 }
 
 /// What reads a module's ops.
-struct Walk<'r, 'a> {
-    reader: &'r Reader<'a>,
-    module: Module,
+struct OpReader<'r, 'a> {
+    reader: &'r BytecodeReader<'a>,
+    module: MlirModule,
     /// Types of the values of the function that is being read.
-    values: Vec<Type>,
-    scopes: Vec<Scope>,
+    values: Vec<MlirType>,
+    scopes: Vec<ValueScope>,
     /// Names of the arguments of the block that was read last.
     names: Vec<String>,
 }
 
 /// An op before its regions.
-struct Head {
+struct OpHeader {
     /// With its dialect and version: `vhlo.add_v1`.
     name: String,
     /// Its own attributes, by the names of VHLO, and all others.
-    own: Attributes,
-    others: Attributes,
-    results: Vec<Type>,
+    own: NamedAttributes,
+    others: NamedAttributes,
+    results: Vec<MlirType>,
     operands: Vec<u64>,
     place: usize,
 }
 
-impl<'a> Walk<'_, 'a> {
+impl<'a> OpReader<'_, 'a> {
     /// One op; `None`: it is part of the module, and stands there now, or it computes nothing.
-    fn operation(&mut self, bytes: &mut Bytes<'a>, within: In, depth: usize) -> Result<Option<Operation>> {
+    fn operation(
+        &mut self,
+        bytes: &mut ByteReader<'a>,
+        within: Enclosing,
+        depth: usize,
+    ) -> Result<Option<Operation>> {
         self.reader.charge(OPERATION_BYTES)?;
         let (head, mask) = self.head(bytes)?;
         let (regions, isolated) = if mask & part::REGIONS != 0 { bytes.flagged()? } else { (0, false) };
         let place = head.place;
         match (within, head.name.as_str()) {
-            (In::File, "builtin.module") => {
+            (Enclosing::File, "builtin.module") => {
                 self.module.attributes =
                     head.others.into_iter().map(|(name, value)| (name, plain(value))).collect();
-                self.regions(bytes, (regions, isolated), In::Module, depth)?;
+                self.regions(bytes, (regions, isolated), Enclosing::Module, depth)?;
                 return Ok(None);
             }
-            (In::Module, "sdy.mesh") => {
+            (Enclosing::Module, "sdy.mesh") => {
                 self.mesh(head.own).ok_or_else(|| wrong(place, "a mesh without a name or axes"))?;
                 return Ok(None);
             }
-            (In::Module, "vhlo.func_v1") => {
+            (Enclosing::Module, "vhlo.func_v1") => {
                 let function = self.function(head, bytes, (regions, isolated), depth)?;
                 self.module.functions.push(function);
                 return Ok(None);
             }
-            (In::Function | In::Op, "builtin.unrealized_conversion_cast") => {
+            (Enclosing::Function | Enclosing::Op, "builtin.unrealized_conversion_cast") => {
                 // Types of VHLO and those of MLIR are the same ones here.
                 let operands = self.operands(&head)?;
                 if operands.len() != head.results.len() {
@@ -125,7 +131,7 @@ impl<'a> Walk<'_, 'a> {
                 operands.into_iter().try_for_each(|value| self.number(value, place))?;
                 return Ok(None);
             }
-            (In::Function | In::Op, _) => {}
+            (Enclosing::Function | Enclosing::Op, _) => {}
             (_, name) => return Err(unknown(format!("{name} is not read in a module"), place)),
         }
         let operands = self.operands(&head)?;
@@ -135,20 +141,20 @@ impl<'a> Walk<'_, 'a> {
         for ty in head.results {
             results.push(self.define(ty, place)?);
         }
-        let regions = self.regions(bytes, (regions, isolated), In::Op, depth).at(|| name.clone())?;
+        let regions = self.regions(bytes, (regions, isolated), Enclosing::Op, depth).at(|| name.clone())?;
         let raised = match name.split_once('.') {
             Some(("sdy", _)) => head.own,
             Some((_, op)) => self.reader.raise(op, head.own, place)?,
-            None => Attributes::new(),
+            None => NamedAttributes::new(),
         };
         let others = head.others.into_iter().map(|(name, value)| (name, plain(value)));
         let attributes = raised.into_iter().chain(others).collect();
-        let place = Place { line: 0, column: place };
+        let place = SourceSpan { line: 0, column: place };
         Ok(Some(Operation { name, operands, results, attributes, regions, place }))
     }
 
     /// What stands before the regions of an op, and its mask.
-    fn head(&mut self, bytes: &mut Bytes<'a>) -> Result<(Head, u8)> {
+    fn head(&mut self, bytes: &mut ByteReader<'a>) -> Result<(OpHeader, u8)> {
         let place = bytes.at;
         let n = bytes.number()?;
         let (dialect, name, known) = *usize::try_from(n)
@@ -159,7 +165,7 @@ impl<'a> Walk<'_, 'a> {
         bytes.number()?;
         let name = format!("{dialect}.{name}");
         let has = |part: u8| mask & part != 0;
-        let mut all = Attributes::new();
+        let mut all = NamedAttributes::new();
         if has(part::ATTRIBUTES) {
             let Attribute::Dictionary(entries) = self.reader.attribute(bytes, 0)? else {
                 return Err(wrong(place, "attributes that are no dictionary"));
@@ -171,7 +177,7 @@ impl<'a> Walk<'_, 'a> {
             true => {
                 return Err(unknown(format!("{name}, which its writer did not know, is not read"), place));
             }
-            false => Attributes::new(),
+            false => NamedAttributes::new(),
         };
         if self.reader.file.version < 5 {
             for name in own_names(&name).unwrap_or_default() {
@@ -182,7 +188,7 @@ impl<'a> Walk<'_, 'a> {
             true => self.reader.types(bytes, 0)?,
             false => Vec::new(),
         };
-        let operands = if has(part::OPERANDS) { bytes.list(Bytes::number)? } else { Vec::new() };
+        let operands = if has(part::OPERANDS) { bytes.list(ByteReader::number)? } else { Vec::new() };
         self.reader.charge(8 * (operands.len() + results.len()))?;
         if has(part::SUCCESSORS) {
             return Err(unknown(format!("{name}: branches between blocks are not read"), place));
@@ -190,16 +196,16 @@ impl<'a> Walk<'_, 'a> {
         if has(part::USES) {
             orders(bytes, results.len())?;
         }
-        Ok((Head { name, own, others: all, results, operands, place }, mask))
+        Ok((OpHeader { name, own, others: all, results, operands, place }, mask))
     }
 
     /// An op's own attributes: their numbers in the order of their names.
-    fn properties(&self, name: &str, bytes: &mut Bytes<'a>) -> Result<Attributes> {
+    fn properties(&self, name: &str, bytes: &mut ByteReader<'a>) -> Result<NamedAttributes> {
         let n = bytes.number()?;
         let found = usize::try_from(n).ok().and_then(|n| self.reader.file.properties.get(n)).copied();
         let mut given = found.ok_or_else(|| bytes.wrong(format!("there are no properties {n}")))?;
         let names = own_names(name).ok_or_else(|| unknown(format!("{name} is not known"), bytes.at))?;
-        let mut own = Attributes::new();
+        let mut own = NamedAttributes::new();
         for name in names {
             match name.strip_prefix('?') {
                 None => own.push((name.into(), self.reader.attribute(&mut given, 0)?)),
@@ -213,7 +219,7 @@ impl<'a> Walk<'_, 'a> {
         Ok(own)
     }
 
-    fn operands(&self, head: &Head) -> Result<Vec<Value>> {
+    fn operands(&self, head: &OpHeader) -> Result<Vec<FunctionValue>> {
         let one = |n: &u64| {
             let scope = self.scopes.last()?;
             *scope.values.get(usize::try_from(*n).ok()?)?
@@ -227,7 +233,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// A new value.
-    fn define(&mut self, ty: Type, place: usize) -> Result<Value> {
+    fn define(&mut self, ty: MlirType, place: usize) -> Result<FunctionValue> {
         let value = self.values.len();
         self.values.push(ty);
         self.number(value, place)?;
@@ -235,7 +241,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Gives a value the next number.
-    fn number(&mut self, value: Value, place: usize) -> Result<()> {
+    fn number(&mut self, value: FunctionValue, place: usize) -> Result<()> {
         let slot = self.scopes.last_mut().and_then(|scope| {
             let next = scope.next.last_mut()?;
             let slot = scope.values.get_mut(*next)?;
@@ -246,7 +252,7 @@ impl<'a> Walk<'_, 'a> {
         Ok(())
     }
 
-    fn mesh(&mut self, mut own: Attributes) -> Option<()> {
+    fn mesh(&mut self, mut own: NamedAttributes) -> Option<()> {
         let axes = super::shardy::mesh(take(&mut own, "mesh")?)?;
         let Attribute::String(name) = take(&mut own, "sym_name")? else { return None };
         self.module.meshes.push((name, axes));
@@ -255,15 +261,15 @@ impl<'a> Walk<'_, 'a> {
 
     fn function(
         &mut self,
-        head: Head,
-        bytes: &mut Bytes<'a>,
+        head: OpHeader,
+        bytes: &mut ByteReader<'a>,
         regions: (u64, bool),
         depth: usize,
-    ) -> Result<Function> {
+    ) -> Result<MlirFunction> {
         let others = head.others.into_iter().map(|(name, value)| (name, plain(value)));
-        let attributes: Attributes = head.own.into_iter().chain(others).collect();
+        let attributes: NamedAttributes = head.own.into_iter().chain(others).collect();
         self.values.clear();
-        let mut body = self.regions(bytes, regions, In::Function, depth)?;
+        let mut body = self.regions(bytes, regions, Enclosing::Function, depth)?;
         if body.len() > 1 {
             return Err(wrong(head.place, "a function with several bodies"));
         }
@@ -272,7 +278,7 @@ impl<'a> Walk<'_, 'a> {
         let function = systole_mlir::text::function_of(attributes, body, values)
             .map_err(|what| wrong(head.place, what))?;
         let function = match names.len() == function.names.len() {
-            true => Function { names, ..function },
+            true => MlirFunction { names, ..function },
             false => function,
         };
         if !function.body.operations.is_empty() && function.body.arguments.len() != function.parameters.len()
@@ -285,11 +291,11 @@ impl<'a> Walk<'_, 'a> {
     /// The regions of an op.
     fn regions(
         &mut self,
-        bytes: &mut Bytes<'a>,
+        bytes: &mut ByteReader<'a>,
         (count, isolated): (u64, bool),
-        within: In,
+        within: Enclosing,
         depth: usize,
-    ) -> Result<Vec<Region>> {
+    ) -> Result<Vec<MlirRegion>> {
         if depth == MAX_DEPTH && count > 0 {
             return Err(bytes.wrong(format!("regions nested deeper than {MAX_DEPTH}")));
         }
@@ -307,10 +313,10 @@ impl<'a> Walk<'_, 'a> {
             false => bytes,
         };
         if isolated {
-            self.scopes.push(Scope::default());
+            self.scopes.push(ValueScope::default());
         }
         for _ in 0..bytes.fits(count)? {
-            self.reader.charge(size_of::<Region>())?;
+            self.reader.charge(size_of::<MlirRegion>())?;
             regions.push(self.region(bytes, within, depth)?);
         }
         if isolated {
@@ -319,16 +325,16 @@ impl<'a> Walk<'_, 'a> {
         Ok(regions)
     }
 
-    fn region(&mut self, bytes: &mut Bytes<'a>, within: In, depth: usize) -> Result<Region> {
+    fn region(&mut self, bytes: &mut ByteReader<'a>, within: Enclosing, depth: usize) -> Result<MlirRegion> {
         let blocks = bytes.number()?;
         if blocks == 0 {
-            return Ok(Region::default());
+            return Ok(MlirRegion::default());
         }
         if blocks > 1 {
             return Err(unknown("a second block: branches between blocks are not read", bytes.at));
         }
         let count = bytes.count()?;
-        self.reader.charge(count * size_of::<Option<Value>>())?;
+        self.reader.charge(count * size_of::<Option<FunctionValue>>())?;
         let (from, scope) = (self.scopes.last().map_or(0, |s| s.values.len()), self.scopes.last_mut());
         if let Some(scope) = scope {
             scope.values.resize(from + count, None);
@@ -346,10 +352,10 @@ impl<'a> Walk<'_, 'a> {
             scope.values.truncate(from);
             scope.next.pop();
         }
-        Ok(Region { arguments, operations })
+        Ok(MlirRegion { arguments, operations })
     }
 
-    fn arguments(&mut self, bytes: &mut Bytes<'a>) -> Result<Vec<Value>> {
+    fn arguments(&mut self, bytes: &mut ByteReader<'a>) -> Result<Vec<FunctionValue>> {
         let mut values = Vec::new();
         self.names.clear();
         for _ in 0..bytes.count()? {
@@ -368,9 +374,9 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// The name that a location gives.
-    fn name(&self, bytes: &mut Bytes<'a>) -> Result<String> {
+    fn name(&self, bytes: &mut ByteReader<'a>) -> Result<String> {
         let n = bytes.number()?;
-        let entry = Reader::entry(&self.reader.file.attributes, n, "attribute", bytes.at)?;
+        let entry = BytecodeReader::entry(&self.reader.file.attributes, n, "attribute", bytes.at)?;
         let mut location = entry.bytes;
         if entry.dialect != "builtin" || !entry.custom || location.number()? != 14 {
             return Ok(String::new());
@@ -383,7 +389,7 @@ impl<'a> Walk<'_, 'a> {
 }
 
 /// Skips in which order values are used.
-fn orders(bytes: &mut Bytes<'_>, values: usize) -> Result<()> {
+fn orders(bytes: &mut ByteReader<'_>, values: usize) -> Result<()> {
     let count = if values > 1 { bytes.count()? } else { 1 };
     for _ in 0..count {
         if values > 1 {
@@ -414,14 +420,14 @@ fn own_names(name: &str) -> Option<Vec<&'static str>> {
 }
 
 /// The name of an op in StableHLO's text.
-fn full_name(name: &str, within: In) -> Option<String> {
+fn full_name(name: &str, within: Enclosing) -> Option<String> {
     let Some(op) = name.strip_prefix("vhlo.") else {
         return OTHERS.iter().any(|(known, _)| *known == name).then(|| name.to_owned());
     };
     let (op, version) = versioned(op)?;
     versions(op).find(|row| row.version == version)?;
     match (op, within) {
-        ("return", In::Function) => Some("func.return".into()),
+        ("return", Enclosing::Function) => Some("func.return".into()),
         ("call", _) => Some("func.call".into()),
         _ => Some(format!("stablehlo.{op}")),
     }

@@ -1,7 +1,7 @@
 //! What the files of this folder share: the file that is read, and how much memory it may still take.
 
-use crate::byte_io::{Bytes, wrong};
-use crate::file::{Entry, File};
+use crate::byte_io::{ByteReader, wrong};
+use crate::file::{BytecodeFile, UnparsedEntry};
 use std::cell::Cell;
 use systole_base::{Error, ErrorKind, Result};
 
@@ -14,8 +14,8 @@ pub const SPARE_BYTES: usize = 1 << 16;
 pub(super) const MAX_DEPTH: usize = 32;
 
 /// What reads a file.
-pub(super) struct Reader<'a> {
-    pub(super) file: File<'a>,
+pub(super) struct BytecodeReader<'a> {
+    pub(super) file: BytecodeFile<'a>,
     /// Bytes of memory that may still be taken.
     pub(super) left: Cell<usize>,
 }
@@ -25,7 +25,7 @@ pub(super) fn unknown(what: impl Into<String>, at: usize) -> Error {
     Error::new(ErrorKind::Unsupported, what).at(format!("byte {at}"))
 }
 
-impl<'a> Reader<'a> {
+impl<'a> BytecodeReader<'a> {
     /// Counts memory that is about to be taken.
     pub(super) fn charge(&self, bytes: usize) -> Result<()> {
         let left = self.left.get().checked_sub(bytes).ok_or_else(|| {
@@ -37,7 +37,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Text of the file, to keep.
-    pub(super) fn text(&self, bytes: &mut Bytes<'a>) -> Result<String> {
+    pub(super) fn text(&self, bytes: &mut ByteReader<'a>) -> Result<String> {
         let n = bytes.number()?;
         let text = self.file.string(n, bytes.at)?;
         self.charge(text.len() + 24)?;
@@ -45,7 +45,12 @@ impl<'a> Reader<'a> {
     }
 
     /// The entry of a number.
-    pub(super) fn entry(entries: &[Entry<'a>], n: u64, what: &str, at: usize) -> Result<Entry<'a>> {
+    pub(super) fn entry(
+        entries: &[UnparsedEntry<'a>],
+        n: u64,
+        what: &str,
+        at: usize,
+    ) -> Result<UnparsedEntry<'a>> {
         let found = usize::try_from(n).ok().and_then(|n| entries.get(n)).copied();
         found.ok_or_else(|| wrong(at, format!("there is no {what} {n}")))
     }

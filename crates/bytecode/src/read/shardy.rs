@@ -1,7 +1,7 @@
 //! Attributes of Shardy: as much of a sharding as the form of text keeps.
 
-use super::reader::{Reader, unknown};
-use crate::byte_io::Bytes;
+use super::reader::{BytecodeReader, unknown};
+use crate::byte_io::ByteReader;
 use systole_base::Result;
 use systole_mlir::syntax::{Attribute, OPEN};
 use systole_mlir::text::unreduced_along;
@@ -18,8 +18,8 @@ fn factor(n: i64) -> String {
     }
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn shardy_attribute(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+impl<'a> BytecodeReader<'a> {
+    pub(super) fn shardy_attribute(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
         match bytes.number()? {
             0 => Ok(Attribute::List(self.list(bytes, depth)?)),
             1 => {
@@ -35,7 +35,7 @@ impl<'a> Reader<'a> {
                     _ => None,
                 });
                 let axes = axes.collect();
-                bytes.list(Bytes::signed)?;
+                bytes.list(ByteReader::signed)?;
                 Ok(Attribute::Struct(MESH.into(), axes))
             }
             4 => {
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
                 Ok(unreduced_along(sharding, unreduced))
             }
             8 => {
-                let factors = bytes.list(Bytes::signed)?.into_iter().map(factor).collect::<String>();
+                let factors = bytes.list(ByteReader::signed)?.into_iter().map(factor).collect::<String>();
                 self.part(factors)
             }
             9 => {
@@ -80,7 +80,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Parts of a rule with commas between them.
-    fn texts(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<String> {
+    fn texts(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<String> {
         let all = self.list(bytes, depth)?.into_iter().map(|part| match part {
             Attribute::Other(_, text) => text,
             _ => String::new(),
@@ -89,8 +89,8 @@ impl<'a> Reader<'a> {
     }
 
     /// `([i, j])->([k]) {i=4, j=4, k=4} reduction={j}, custom`: how the dimensions of an op's operands and results belong together.
-    fn rule(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
-        let sizes = bytes.list(Bytes::signed)?;
+    fn rule(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
+        let sizes = bytes.list(ByteReader::signed)?;
         let (operands, results) = (self.texts(bytes, depth)?, self.texts(bytes, depth)?);
         let mut text = format!("({operands})->({results})");
         let all: Vec<String> = (0..).zip(sizes).map(|(i, n)| format!("{}={n}", factor(i))).collect();
@@ -98,7 +98,7 @@ impl<'a> Reader<'a> {
             text += &format!(" {{{}}}", all.join(", "));
         }
         for kind in ["reduction", "need_replication", "permutation", "blocked_propagation"] {
-            let all: Vec<String> = bytes.list(Bytes::signed)?.into_iter().map(factor).collect();
+            let all: Vec<String> = bytes.list(ByteReader::signed)?.into_iter().map(factor).collect();
             if !all.is_empty() {
                 text += &format!(" {kind}={{{}}}", all.join(", "));
             }
@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
         self.part(text)
     }
 
-    fn sharding(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+    fn sharding(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
         let Attribute::Symbol(mesh) = self.attribute(bytes, depth)? else {
             return Err(unknown("a sharding with a mesh of its own is not read", bytes.at));
         };

@@ -1,18 +1,18 @@
 //! What the files of this folder share: the module that is written, for which version, and the tables that it fills.
 
-use super::table::Tables;
-use crate::Version;
+use super::table::BytecodeTables;
+use crate::StablehloVersion;
 use systole_base::{Error, ErrorKind, Result};
-use systole_mlir::syntax::Module;
+use systole_mlir::syntax::MlirModule;
 
 /// Regions, lists and types nested deeper are refused, as where they are read.
 pub(super) const MAX_DEPTH: usize = 32;
 
 /// What writes a module.
-pub(super) struct Writer<'m> {
-    pub(super) module: &'m Module,
-    pub(super) version: Version,
-    pub(super) tables: Tables,
+pub(super) struct ModuleWriter<'m> {
+    pub(super) module: &'m MlirModule,
+    pub(super) version: StablehloVersion,
+    pub(super) tables: BytecodeTables,
 }
 
 /// An error about what a version does not have.
@@ -20,7 +20,7 @@ pub(super) fn refused(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, what)
 }
 
-impl Writer<'_> {
+impl ModuleWriter<'_> {
     /// Whether the version has what is there since another.
     pub(super) fn since(&self, since: (u16, u16), what: &str) -> Result<()> {
         if self.version.ops() >= since {

@@ -6,7 +6,7 @@ use systole_ir::knobs;
 
 /// Options of every command.
 #[derive(Args)]
-pub(crate) struct Common {
+pub(crate) struct CommonArgs {
     /// Write JSON to standard output, and everything else to standard error
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Common {
     /// Show, at the end of each program, where its time went: by layer, and the ten slowest kernels with the part of the
     /// machine's peak that they reach; or each kernel
     #[arg(long, global = true, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "layers")]
-    pub(crate) profile: Option<Profile>,
+    pub(crate) profile: Option<ProfileDetail>,
     /// Draw where the time of programs went, by layer and kernel, as a flame graph; takes what `--profile=kernels` shows
     #[arg(long, global = true, value_name = "FILE.svg")]
     pub(crate) flame: Option<PathBuf>,
@@ -43,16 +43,16 @@ pub(crate) struct Common {
 
 /// What `--profile` shows.
 #[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Profile {
+pub(crate) enum ProfileDetail {
     Layers,
     Kernels,
 }
 
-impl Profile {
+impl ProfileDetail {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Profile::Layers => "layers",
-            Profile::Kernels => "kernels",
+            ProfileDetail::Layers => "layers",
+            ProfileDetail::Kernels => "kernels",
         }
     }
 }
@@ -72,7 +72,7 @@ fn key_value(text: &str) -> Result<String, String> {
     }
 }
 
-impl Common {
+impl CommonArgs {
     /// The options that a child process of this program must be given too.
     pub(crate) fn pass_on(&self, child: &mut std::process::Command) {
         child.args(self.threads.map(|n| format!("--threads={n}")));

@@ -1,10 +1,10 @@
 //! What the command line tells PJRT plugins: options for their devices, and how much they may write by themselves.
 
-use crate::args::common::Common;
+use crate::args::common::CommonArgs;
 use std::env;
 use std::process::Command;
 use systole_ir::{Error, ErrorKind, Result, knobs};
-use systole_pjrt::{Platform, Plugin, device_nodes};
+use systole_pjrt::{AcceleratorPlatform, Plugin, device_nodes};
 
 /// Devices behind plugins.
 const BEHIND_PLUGINS: [&str; 4] = ["tpu", "cuda", "xla", "pjrt"];
@@ -17,7 +17,7 @@ const ERRORS: &str = "2";
 const SHOWN_FROM: usize = 2;
 
 /// The devices that were asked for, without a plugin's file: those of the command's own options, else that of `--device`.
-fn devices(common: &Common, own: Option<&str>) -> Vec<String> {
+fn devices(common: &CommonArgs, own: Option<&str>) -> Vec<String> {
     let usual = || common.device.clone().unwrap_or_else(|| knobs::BACKEND.get());
     let named = own.map_or_else(usual, str::to_string);
     let bare = |name: &str| name.trim().split(':').next().unwrap_or_default().to_string();
@@ -25,7 +25,7 @@ fn devices(common: &Common, own: Option<&str>) -> Vec<String> {
 }
 
 /// Passes the options on, after those of the environment.
-pub(crate) fn set_options(common: &Common, own: Option<&str>) -> Result<()> {
+pub(crate) fn set_options(common: &CommonArgs, own: Option<&str>) -> Result<()> {
     let Some(first) = common.plugin_options.first() else { return Ok(()) };
     let devices = devices(common, own);
     if !devices.iter().any(|d| BEHIND_PLUGINS.contains(&d.as_str())) {
@@ -52,7 +52,7 @@ pub(crate) fn set_options(common: &Common, own: Option<&str>) -> Result<()> {
 
 /// Starts this program again with XLA's warnings off, where a plugin will be loaded and the user has not said how much it
 /// may write: XLA reads that while it is loaded, and a running program cannot safely change its environment.
-pub(crate) fn quieten(common: &Common, own: Option<&str>) {
+pub(crate) fn quieten(common: &CommonArgs, own: Option<&str>) {
     let loads = || devices(common, own).iter().any(|device| will_load(device));
     if env::var_os(XLA_LEVEL).is_some() || shows_warnings(common) || !loads() {
         return;
@@ -79,20 +79,20 @@ pub(crate) fn what_was_left_out(is_asked: bool) -> Option<&'static str> {
 }
 
 /// Whether plugins may write what they like.
-pub(crate) fn shows_warnings(common: &Common) -> bool {
+pub(crate) fn shows_warnings(common: &CommonArgs) -> bool {
     log_level(common) >= SHOWN_FROM
 }
 
-fn log_level(common: &Common) -> usize {
+fn log_level(common: &CommonArgs) -> usize {
     knobs::LOG.get_usize().max(common.verbose.into())
 }
 
 /// Accelerators that are not here are refused before a plugin is loaded for them.
 fn will_load(device: &str) -> bool {
-    let is_here = |p: &Platform| !device_nodes(*p).is_empty();
+    let is_here = |p: &AcceleratorPlatform| !device_nodes(*p).is_empty();
     match device {
-        "auto" => Platform::ACCELERATORS.iter().any(is_here),
-        _ => match Platform::ACCELERATORS.iter().find(|p| p.name() == device) {
+        "auto" => AcceleratorPlatform::ACCELERATORS.iter().any(is_here),
+        _ => match AcceleratorPlatform::ACCELERATORS.iter().find(|p| p.name() == device) {
             Some(platform) => is_here(platform),
             None => BEHIND_PLUGINS.contains(&device),
         },
@@ -100,7 +100,7 @@ fn will_load(device: &str) -> bool {
 }
 
 /// Refuses a device whose name nobody knows, before anything is read for it.
-pub(crate) fn check_device(common: &Common) -> Result<()> {
+pub(crate) fn check_device(common: &CommonArgs) -> Result<()> {
     let Some(device) = &common.device else { return Ok(()) };
     let known = systole_runtime::provider_names();
     let name = device.split(':').next().unwrap_or_default();

@@ -1,17 +1,17 @@
 //! `systole check`: the first op of a program whose value differs between two devices.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::program::{self, InputArgs};
 use crate::render::screen::{Screen, number_of, quoted};
 use clap::Args;
 use serde_json::{Value, json};
 use std::panic;
 use systole_ir::{Error, ErrorKind, Graph, Literal, Result, ResultExt, text};
-use systole_mlir::import::Imported;
-use systole_program::bisect::{Compared, Culprit, Pair, first_difference, single};
+use systole_mlir::import::ImportedProgram;
+use systole_program::bisect::{DevicePair, DivergingOp, RunComparison, first_difference, single};
 use systole_program::compare::{Difference, Tolerance};
-use systole_program::summary::{self, Summary};
+use systole_program::summary::{self, ArraySummary};
 
 #[derive(Args)]
 pub(crate) struct CheckArgs {
@@ -45,16 +45,16 @@ fn share(text: &str) -> Result<f64, String> {
 
 impl PairArgs {
     /// Opens both devices.
-    pub(crate) fn open(&self, common: &Common) -> Result<Pair, Failure> {
+    pub(crate) fn open(&self, common: &CommonArgs) -> Result<DevicePair, CommandError> {
         let usual = format!("{},ref", common.device.as_deref().filter(|d| *d != "ref").unwrap_or("cpu"));
         let said = self.devices.as_deref().unwrap_or(&usual);
         let names: Vec<&str> = said.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
         let [a, b] = names[..] else {
             let e = Error::new(ErrorKind::Config, format!("`{said}` are not two devices"));
-            return Err(Failure::usage(e.at("--devices").hint("write cpu,ref or xla,ref")));
+            return Err(CommandError::usage(e.at("--devices").hint("write cpu,ref or xla,ref")));
         };
-        let opened = |name| systole_devices::named(name).map_err(|e| Failure::from(e.at("--devices")));
-        Ok(Pair {
+        let opened = |name| systole_devices::named(name).map_err(|e| CommandError::from(e.at("--devices")));
+        Ok(DevicePair {
             devices: [opened(a)?, opened(b)?],
             names: [a.into(), b.into()],
             tolerance: Tolerance(self.tolerance),
@@ -62,7 +62,7 @@ impl PairArgs {
     }
 
     /// The program's arguments as the arrays of its graph, drawn where none are given, and where they are from.
-    pub(crate) fn arguments(&self, program: &Imported) -> Result<(Vec<Literal>, String)> {
+    pub(crate) fn arguments(&self, program: &ImportedProgram) -> Result<(Vec<Literal>, String)> {
         let random = self.inputs.random.or(self.inputs.input.is_none().then_some(0));
         let InputArgs { input, function, dims, .. } = &self.inputs;
         let inputs =
@@ -72,7 +72,7 @@ impl PairArgs {
     }
 
     /// The options as they are written.
-    pub(crate) fn words(&self, pair: &Pair) -> String {
+    pub(crate) fn words(&self, pair: &DevicePair) -> String {
         let tolerance = self.tolerance.map_or(String::new(), |t| format!(" --tolerance {t}"));
         format!("--devices {}{tolerance}", quoted(pair.names.join(",")))
     }
@@ -91,7 +91,7 @@ impl PairArgs {
 }
 
 /// Names of two devices, without files where they can be told apart so.
-pub(crate) fn short(pair: &Pair) -> [&str; 2] {
+pub(crate) fn short(pair: &DevicePair) -> [&str; 2] {
     let [a, b] = pair.names.each_ref().map(String::as_str);
     match [a, b].map(|name| name.split(':').next().unwrap_or(name)) {
         [x, y] if x != y => [x, y],
@@ -108,18 +108,18 @@ pub(crate) fn quietly<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-impl Run for CheckArgs {
+impl RunCommand for CheckArgs {
     fn own_devices(&self) -> Option<&str> {
         self.pair.devices.as_deref()
     }
 
-    fn run(self, common: &Common, screen: &Screen) -> Outcome {
+    fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
         let program = self.pair.inputs.open(&self.program)?;
         let pair = self.pair.open(common)?;
         let (arguments, given) = self.pair.arguments(&program)?;
         let graph = &program.program.graph;
         let found = quietly(|| first_difference(&pair, graph, &arguments));
-        let answer = Answer { args: &self, program: &program, pair: &pair, given };
+        let answer = DeviceComparison { args: &self, program: &program, pair: &pair, given };
         match (&found, screen.json) {
             (found, true) => screen.object(&answer.object(found.as_ref())),
             (None, false) => {
@@ -136,25 +136,25 @@ impl Run for CheckArgs {
 }
 
 /// What there is to tell.
-struct Answer<'a> {
+struct DeviceComparison<'a> {
     args: &'a CheckArgs,
-    program: &'a Imported,
-    pair: &'a Pair,
+    program: &'a ImportedProgram,
+    pair: &'a DevicePair,
     given: String,
 }
 
-impl Answer<'_> {
+impl DeviceComparison<'_> {
     fn graph(&self) -> &Graph {
         &self.program.program.graph
     }
 
     /// `line 12:5 of step.mlir`
-    fn place(&self, culprit: &Culprit) -> Option<String> {
+    fn place(&self, culprit: &DivergingOp) -> Option<String> {
         let place = self.program.place(culprit.node)?;
         Some(format!("{place} of {}", program::called(&self.args.program)))
     }
 
-    fn show(&self, culprit: &Culprit, screen: &Screen) -> Result<()> {
+    fn show(&self, culprit: &DivergingOp, screen: &Screen) -> Result<()> {
         let parameters = self.graph().params.len();
         let [a, b] = short(self.pair);
         let at = format!(
@@ -164,7 +164,7 @@ impl Answer<'_> {
         );
         let place = self.place(culprit).map_or(String::new(), |p| format!(", {p}"));
         screen.line(match &culprit.what {
-            Compared::Failed(i, _) => {
+            RunComparison::Failed(i, _) => {
                 format!("{} ends with an error at {at}{place}", if *i == 0 { a } else { b })
             }
             _ => format!("{a} and {b} part at {at}{place}"),
@@ -172,7 +172,7 @@ impl Answer<'_> {
         screen.line(format!("  {}", op_text(self.graph(), culprit.node)));
         screen.line(format!("  {}", self.words(&culprit.what)));
         for (i, x) in culprit.operands.iter().enumerate() {
-            screen.line(format!("  operand {i}: {}  {}", x.ty(), Summary::of(std::slice::from_ref(x))));
+            screen.line(format!("  operand {i}: {}  {}", x.ty(), ArraySummary::of(std::slice::from_ref(x))));
         }
         if let Some(alone) = &culprit.alone {
             screen.line(format!("  {}", alone_words(alone)));
@@ -188,11 +188,11 @@ impl Answer<'_> {
         Ok(())
     }
 
-    fn words(&self, what: &Compared) -> String {
+    fn words(&self, what: &RunComparison) -> String {
         match what {
-            Compared::Same => "the values agree when nothing else is asked for".into(),
-            Compared::Failed(_, e) => e.to_string().replace('\n', "\n  "),
-            Compared::Differs(_, d) => {
+            RunComparison::Same => "the values agree when nothing else is asked for".into(),
+            RunComparison::Failed(_, e) => e.to_string().replace('\n', "\n  "),
+            RunComparison::Differs(_, d) => {
                 let [a, b] = short(self.pair);
                 let parts = format!("{} of {} differ", d.count, number_of(d.elements, "element"));
                 format!(
@@ -205,10 +205,10 @@ impl Answer<'_> {
         }
     }
 
-    fn object(&self, culprit: Option<&Culprit>) -> Value {
-        let told = |c: &Culprit| {
+    fn object(&self, culprit: Option<&DivergingOp>) -> Value {
+        let told = |c: &DivergingOp| {
             let operand = |x: &Literal| {
-                let s = Summary::of(std::slice::from_ref(x));
+                let s = ArraySummary::of(std::slice::from_ref(x));
                 json!({"type": x.ty().to_string(), "first": s.first})
             };
             json!({
@@ -233,22 +233,22 @@ fn exact(value: systole_ir::Scalar) -> String {
     }
 }
 
-fn alone_words(alone: &Compared) -> &'static str {
+fn alone_words(alone: &RunComparison) -> &'static str {
     match alone {
-        Compared::Same => {
+        RunComparison::Same => {
             "alone, with these operands, the op agrees: the devices part where it is computed with others"
         }
-        Compared::Differs(..) => "alone, with these operands, the op differs too",
-        Compared::Failed(..) => "alone, with these operands, the op ends with an error too",
+        RunComparison::Differs(..) => "alone, with these operands, the op differs too",
+        RunComparison::Failed(..) => "alone, with these operands, the op ends with an error too",
     }
 }
 
 /// An outcome for programs.
-fn difference(what: &Compared) -> Value {
+fn difference(what: &RunComparison) -> Value {
     match what {
-        Compared::Same => Value::Null,
-        Compared::Failed(i, e) => json!({"device": i, "error": e.to_string()}),
-        Compared::Differs(_, Difference { index, first, second, count, elements }) => json!({
+        RunComparison::Same => Value::Null,
+        RunComparison::Failed(i, e) => json!({"device": i, "error": e.to_string()}),
+        RunComparison::Differs(_, Difference { index, first, second, count, elements }) => json!({
             "index": index, "first": exact(*first), "second": exact(*second), "differ": count, "elements": elements,
         }),
     }

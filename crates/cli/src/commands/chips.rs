@@ -1,7 +1,7 @@
 //! `systole chips`: the tables that plans are made from, and the chips of the tutorials' history beside them.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::commands::plan;
 use crate::render::screen::{Screen, table, wrapped};
 use clap::Args;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::did_you_mean::suggestion;
-use systole_plan::{Chip, Compared, Price};
+use systole_plan::{ChipFigures, ComparedFigure, Price};
 
 #[derive(Args)]
 pub(crate) struct ChipsArgs {
@@ -21,10 +21,10 @@ pub(crate) struct ChipsArgs {
     tables: Option<PathBuf>,
 }
 
-impl Run for ChipsArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for ChipsArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         let tables = plan::tables(self.tables.as_deref())?;
-        let chips = chosen(&self.names, Chip::all(&tables)).map_err(Failure::usage)?;
+        let chips = chosen(&self.names, ChipFigures::all(&tables)).map_err(CommandError::usage)?;
         match screen.json {
             true => screen.object(&chips.iter().map(as_json).collect::<Value>()),
             false => text(&chips, screen),
@@ -36,7 +36,7 @@ impl Run for ChipsArgs {
 /// Columns of a line.
 const WIDTH: usize = 100;
 
-fn chosen(names: &[String], all: Vec<Chip>) -> Result<Vec<Chip>> {
+fn chosen(names: &[String], all: Vec<ChipFigures>) -> Result<Vec<ChipFigures>> {
     if names.is_empty() {
         return Ok(all);
     }
@@ -47,7 +47,7 @@ fn chosen(names: &[String], all: Vec<Chip>) -> Result<Vec<Chip>> {
         // `v2-8` and `8*h100` mean the chips that they are made of.
         let chip = lower.rsplit('*').next().unwrap_or_default();
         let family = chip.split([':', '-']).next().unwrap_or_default();
-        let is = |c: &&Chip, n: &str| c.name == n || c.aliases.iter().any(|a| a == n);
+        let is = |c: &&ChipFigures, n: &str| c.name == n || c.aliases.iter().any(|a| a == n);
         let hit = all.iter().find(|c| is(c, family));
         let hit = hit.ok_or_else(|| {
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
@@ -61,7 +61,7 @@ fn chosen(names: &[String], all: Vec<Chip>) -> Result<Vec<Chip>> {
     Ok(found)
 }
 
-fn text(chips: &[Chip], screen: &Screen) {
+fn text(chips: &[ChipFigures], screen: &Screen) {
     let head = ["chip", "product", "since", "peak Tera/s", "memory", "GB/s", "W", "$/h"];
     let mut rows = vec![head.map(String::from).to_vec()];
     rows.extend(chips.iter().map(row));
@@ -73,7 +73,7 @@ fn text(chips: &[Chip], screen: &Screen) {
     }
 }
 
-fn row(c: &Chip) -> Vec<String> {
+fn row(c: &ChipFigures) -> Vec<String> {
     let peak = c.peak().map_or("?".into(), |(kind, peak)| format!("{} {kind}", plain(peak)));
     let watts = c.watts.as_ref().map_or("?".into(), |w| plain(w.0));
     vec![
@@ -102,7 +102,7 @@ fn plain(x: f64) -> String {
 }
 
 /// What the table has no room for.
-fn about(c: &Chip) -> Vec<String> {
+fn about(c: &ChipFigures) -> Vec<String> {
     let mut lines = vec![format!("{} ({})", c.name, c.product)];
     let peaks: Vec<String> = c.peaks.iter().map(|(kind, peak)| format!("{kind} {}", plain(*peak))).collect();
     lines.push(format!("  peaks, 10¹² operations a second: {}", peaks.join(", ")));
@@ -136,14 +136,14 @@ fn price(p: &Price) -> String {
     format!("  $/h in {region}: {}{spot}{pod}{host}{node} ({date}: {source})", plain(p.on_demand))
 }
 
-fn compared(c: &Compared) -> String {
+fn compared(c: &ComparedFigure) -> String {
     let p = &c.printed;
     let unit = if p.unit.is_empty() { String::new() } else { format!(" {}", p.unit) };
     let here = c.here.map_or(String::new(), |here| format!("; here {}{unit}", plain(here)));
     format!("  the tutorials print: {}: {}{unit}{here}", p.what, p.value)
 }
 
-fn as_json(c: &Chip) -> Value {
+fn as_json(c: &ChipFigures) -> Value {
     let prices = c.prices.iter().map(|p| {
         json!({"region": p.region, "on_demand": p.on_demand, "spot": p.spot, "pod": p.pod, "pod_spot": p.pod_spot,
                "host": p.host, "host_spot": p.host_spot, "node_vm": p.node_vm, "date": p.date, "source": p.source})
@@ -164,11 +164,11 @@ fn as_json(c: &Chip) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_plan::Tables;
+    use systole_plan::ChipTables;
 
     #[test]
     fn chips_are_found_by_names_of_slices_too() {
-        let all = Chip::all(&Tables::built_in().unwrap());
+        let all = ChipFigures::all(&ChipTables::built_in().unwrap());
         let of = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|n| n.to_string()).collect();
             chosen(&names, all.clone()).map(|found| found.iter().map(|c| c.name.clone()).collect::<Vec<_>>())

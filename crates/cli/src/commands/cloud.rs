@@ -1,15 +1,15 @@
 //! `systole cloud`: files that run a training in a cloud, a cluster or a notebook.
 
 use crate::args::clap_root;
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::commands::plan;
-use crate::models::command_target::Target;
+use crate::models::command_target::CommandTarget;
 use crate::render::screen::{Screen, quoted};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
-use systole_cloud::{Job, Model, Options, Place, check_given, file_name};
+use systole_cloud::{CloudJob, CloudOptions, CloudPlatform, JobModel, check_given, file_name};
 use systole_ir::{Error, ErrorKind, Result};
 
 #[derive(Args)]
@@ -60,16 +60,16 @@ pub(crate) struct CloudArgs {
     args: Vec<String>,
 }
 
-impl Run for CloudArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
-        let place = Place::of(&self.place).map_err(Failure::usage)?;
+impl RunCommand for CloudArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
+        let place = CloudPlatform::of(&self.place).map_err(CommandError::usage)?;
         let options = self.options();
-        place.check(&options).map_err(Failure::usage)?;
+        place.check(&options).map_err(CommandError::usage)?;
         let tables = plan::tables(self.tables.as_deref())?;
-        let model = model(&self.model).map_err(|e| Failure::usage(e.at("MODEL")))?;
-        check_arguments(&self.args, &model.name).map_err(Failure::usage)?;
-        let job = Job::new(&options, model, &tables).map_err(Failure::usage)?;
-        let mut files = (place.make)(&job).map_err(Failure::usage)?;
+        let model = model(&self.model).map_err(|e| CommandError::usage(e.at("MODEL")))?;
+        check_arguments(&self.args, &model.name).map_err(CommandError::usage)?;
+        let job = CloudJob::new(&options, model, &tables).map_err(CommandError::usage)?;
+        let mut files = (place.make)(&job).map_err(CommandError::usage)?;
         files.extend(job.model_file());
         systole_cloud::write(&self.out, &files)?;
         let paths: Vec<PathBuf> = files.iter().map(|file| self.out.join(&file.name)).collect();
@@ -103,8 +103,8 @@ impl Run for CloudArgs {
 }
 
 impl CloudArgs {
-    fn options(&self) -> Options {
-        Options {
+    fn options(&self) -> CloudOptions {
+        CloudOptions {
             slice: self.slice.clone(),
             spot: self.spot,
             region: self.region.clone(),
@@ -121,16 +121,16 @@ impl CloudArgs {
 }
 
 /// What is trained: a preset or a TOML file.
-fn model(name: &str) -> Result<Model> {
-    let target = Target::of(name)?;
+fn model(name: &str) -> Result<JobModel> {
+    let target = CommandTarget::of(name)?;
     let batch = target.config()?.map(|config| config.fit.batch_size);
     match target {
-        Target::Preset(preset) => Ok(Model { name: preset.into(), toml: None, batch }),
-        Target::Toml(path) => {
+        CommandTarget::Preset(preset) => Ok(JobModel { name: preset.into(), toml: None, batch }),
+        CommandTarget::Toml(path) => {
             let text = std::fs::read_to_string(&path).map_err(|e| Error::io("cannot read", &path, e))?;
-            Ok(Model { name: file_name(&path), toml: Some(text), batch })
+            Ok(JobModel { name: file_name(&path), toml: Some(text), batch })
         }
-        Target::Model(_) | Target::Folder(_) => {
+        CommandTarget::Model(_) | CommandTarget::Folder(_) => {
             let what = format!("`{name}` is neither a preset nor a TOML file");
             let hint = "write the run into a TOML file first: systole init PRESET --out run.toml, or `systole train … --print-config`";
             Err(Error::new(ErrorKind::Config, what).hint(hint))

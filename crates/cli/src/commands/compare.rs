@@ -1,7 +1,7 @@
 //! `systole compare`: what several runs had in common, what not, and how they went.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::config_of;
 use crate::models::run_directory::{BEST, LAST, model_file};
 use crate::render::screen::{Screen, grouped, table};
@@ -29,18 +29,18 @@ pub(crate) struct CompareArgs {
     metric: Option<String>,
 }
 
-impl Run for CompareArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for CompareArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &CompareArgs, screen: &Screen) -> Outcome {
-    let runs = args.runs.iter().map(|name| Past::read(name)).collect::<Result<Vec<_>>>()?;
+fn run(args: &CompareArgs, screen: &Screen) -> CommandResult {
+    let runs = args.runs.iter().map(|name| FinishedRun::read(name)).collect::<Result<Vec<_>>>()?;
     let metric = metric(args, &runs)?;
     let differing = differing(&runs);
     if screen.json {
-        let each = |r: &Past| {
+        let each = |r: &FinishedRun| {
             let own = differing.iter().map(|key| (key.clone(), json!(r.settings.get(key))));
             json!({
                 "run": r.name, "epochs": r.epochs.len(), "steps": r.steps, "weights": r.weights,
@@ -61,7 +61,7 @@ fn run(args: &CompareArgs, screen: &Screen) -> Outcome {
 }
 
 /// A run that is over.
-struct Past {
+struct FinishedRun {
     name: String,
     steps: u64,
     weights: u64,
@@ -71,8 +71,8 @@ struct Past {
     settings: BTreeMap<String, String>,
 }
 
-impl Past {
-    fn read(name: &str) -> Result<Past> {
+impl FinishedRun {
+    fn read(name: &str) -> Result<FinishedRun> {
         // The last model knows all of the run, the best one only what was before it.
         let file = model_file(name)?;
         let last = file.strip_suffix(BEST).map(|stem| format!("{stem}{LAST}"));
@@ -89,7 +89,13 @@ impl Past {
         }
         let weights = model.weights().iter().map(|(_, w)| w.ty().elements() as u64).sum();
         let epochs = history.iter().filter_map(values_of).collect();
-        Ok(Past { name: name.trim_end_matches('/').into(), steps: model.steps(), weights, epochs, settings })
+        Ok(FinishedRun {
+            name: name.trim_end_matches('/').into(),
+            steps: model.steps(),
+            weights,
+            epochs,
+            settings,
+        })
     }
 
     /// The epochs in which `metric` was measured.
@@ -123,13 +129,13 @@ fn flatten(path: &str, value: &toml::Value, into: &mut BTreeMap<String, String>)
 }
 
 /// Keys that not all runs have, or not with the same value.
-fn differing(runs: &[Past]) -> Vec<String> {
+fn differing(runs: &[FinishedRun]) -> Vec<String> {
     let keys: BTreeSet<&String> = runs.iter().flat_map(|r| r.settings.keys()).collect();
     let same = |key: &&String| runs.windows(2).all(|w| w[0].settings.get(*key) == w[1].settings.get(*key));
     keys.into_iter().filter(|key| !same(key)).cloned().collect()
 }
 
-fn metric(args: &CompareArgs, runs: &[Past]) -> Result<String, Failure> {
+fn metric(args: &CompareArgs, runs: &[FinishedRun]) -> Result<String, CommandError> {
     let all: BTreeSet<&str> =
         runs.iter().flat_map(|r| &r.epochs).flat_map(|e| e.1.keys()).map(String::as_str).collect();
     match &args.metric {
@@ -137,7 +143,7 @@ fn metric(args: &CompareArgs, runs: &[Past]) -> Result<String, Failure> {
         Some(asked) => {
             let known: Vec<&str> = all.into_iter().collect();
             let e = Error::new(ErrorKind::Config, format!("no run measured `{asked}`")).at("--metric");
-            Err(Failure::usage(e.hint(suggestion(asked, &known))))
+            Err(CommandError::usage(e.hint(suggestion(asked, &known))))
         }
         None => {
             let named = |name: &&&str| name.starts_with("val_") && **name != "val_loss";
@@ -151,7 +157,7 @@ fn metric(args: &CompareArgs, runs: &[Past]) -> Result<String, Failure> {
     }
 }
 
-fn results(runs: &[Past], metric: &str) -> String {
+fn results(runs: &[FinishedRun], metric: &str) -> String {
     let all = || runs.iter().flat_map(|r| r.curve(metric)).map(|p| p.1).filter(|v| v.is_finite());
     let range = [all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max)];
     let best = format!("best {metric}");
@@ -186,11 +192,11 @@ fn drawn(curve: &[(u64, f64)], [least, most]: [f64; 2]) -> String {
     (0..columns).map(|i| if at(i).is_finite() { height(at(i)) } else { '×' }).collect()
 }
 
-fn settings(runs: &[Past], keys: &[String]) -> String {
+fn settings(runs: &[FinishedRun], keys: &[String]) -> String {
     let mut rows =
         vec![std::iter::once("setting".to_string()).chain(runs.iter().map(|r| r.name.clone())).collect()];
     for key in keys {
-        let value = |r: &Past| r.settings.get(key).cloned().unwrap_or_else(|| "-".into());
+        let value = |r: &FinishedRun| r.settings.get(key).cloned().unwrap_or_else(|| "-".into());
         rows.push(std::iter::once(key.clone()).chain(runs.iter().map(value)).collect::<Vec<_>>());
     }
     table(&rows)

@@ -1,23 +1,23 @@
 //! `systole compile`: a training step, or any StableHLO file, through the compiler of a machine that is not here.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
-use crate::models::command_target::{Target, config_of, set_all};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::models::command_target::{CommandTarget, config_of, set_all};
 use crate::models::program::{self, DimArgs};
 use crate::render::screen::{Screen, number_of};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
-use systole_config::Draft;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_config::ConfigDraft;
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_devices::{compile_cache, find_plugin};
 use systole_dist::Strategy;
-use systole_ir::{Error, ErrorKind, Graph, Mesh, Spread, knobs};
+use systole_ir::{Error, ErrorKind, Graph, Mesh, Shardings, knobs};
 use systole_nn::{Model, Precision, grouped};
-use systole_pjrt::{AheadCompiler, Platform, program_text, spread_text};
-use systole_plan::{Machine, Slice, Tables, Traffic, traffic};
-use systole_runtime::{AheadOfTime, AheadReport, AheadRequest, AheadSlice, Roles};
+use systole_pjrt::{AcceleratorPlatform, AheadCompiler, program_text, spread_text};
+use systole_plan::{ChipTables, CollectiveTraffic, Machine, TpuSlice, traffic};
+use systole_runtime::{AotCompiler, AotReport, AotRequest, AotTopology, ValueRoles};
 
 #[derive(Args)]
 pub(crate) struct CompileArgs {
@@ -70,31 +70,31 @@ pub(crate) struct CompileArgs {
     dims: DimArgs,
 }
 
-impl Run for CompileArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for CompileArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
-    let tables = Tables::built_in()?;
+fn run(args: &CompileArgs, screen: &Screen) -> CommandResult {
+    let tables = ChipTables::built_in()?;
     let machine = machine(args, &tables)?;
     let target = machine.ahead(&tables)?;
-    let platform = if target.gpu.is_some() { Platform::Cuda } else { Platform::Tpu };
+    let platform = if target.gpu.is_some() { AcceleratorPlatform::Cuda } else { AcceleratorPlatform::Tpu };
     // What is wrong with the command is said whether there is a compiler or not.
     let step = step(args, &machine)?;
     let library = find_plugin(platform, args.plugin.as_deref()).require(platform)?;
     screen.detail(format!("compiler: {}", library.display()));
-    let request = AheadRequest {
+    let request = AotRequest {
         hlo: args.save_hlo.is_some() || step.partitions > 1,
         executable: args.save.is_some(),
         partitions: step.partitions,
         quick: args.quick,
         time_limit: Duration::from_secs(args.time_limit),
-        ..AheadRequest::new(step.program.as_str(), target.clone())
+        ..AotRequest::new(step.program.as_str(), target.clone())
     };
     let memory_limit = knobs::MEMORY_LIMIT.get_bytes()?.unwrap_or(request.memory_limit);
-    let request = AheadRequest { memory_limit, ..request };
+    let request = AotRequest { memory_limit, ..request };
     let compiler = AheadCompiler::new(library)?;
     let compiler = match compile_cache()? {
         Some(cache) => compiler.with_cache(cache),
@@ -103,10 +103,10 @@ fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
     let report = compiler.compile_ahead(&request)?;
     for (path, bytes) in [(&args.save, &report.executable), (&args.save_hlo, &report.hlo)] {
         if let Some(path) = path {
-            write_atomically(&Disk, path, &[bytes])?;
+            write_atomically(&OsFileSystem, path, &[bytes])?;
         }
     }
-    let answer = Answer {
+    let answer = CompileReport {
         machine: &machine,
         target: &target,
         step: &step,
@@ -121,23 +121,23 @@ fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
 }
 
 /// The slices or GPUs that are named.
-fn machine(args: &CompileArgs, tables: &Tables) -> Result<Machine, Failure> {
-    let refused = |e: Error| Failure::usage(e.at("--target"));
+fn machine(args: &CompileArgs, tables: &ChipTables) -> Result<Machine, CommandError> {
+    let refused = |e: Error| CommandError::usage(e.at("--target"));
     match Machine::compilable(&args.target, tables).map_err(refused)? {
         Machine::Slice(slice) => {
             let slices = slice.slices * usize::from(args.num_slices);
-            Ok(Machine::Slice(Slice { slices, ..slice }))
+            Ok(Machine::Slice(TpuSlice { slices, ..slice }))
         }
         machine if args.num_slices == 1 => Ok(machine),
         _ => {
             let e = Error::new(ErrorKind::Config, "only TPUs have slices").at("--num-slices");
-            Err(Failure::usage(e.hint("write --target 8*h100 for the GPUs of one machine")))
+            Err(CommandError::usage(e.hint("write --target 8*h100 for the GPUs of one machine")))
         }
     }
 }
 
 /// What is compiled.
-struct Step {
+struct CompileInput {
     program: String,
     partitions: usize,
     /// How a model's step is split over several devices, and the samples of all of them.
@@ -145,9 +145,9 @@ struct Step {
 }
 
 /// A file's program, or a training step with its state donated.
-fn step(args: &CompileArgs, machine: &Machine) -> Result<Step, Failure> {
+fn step(args: &CompileArgs, machine: &Machine) -> Result<CompileInput, CommandError> {
     let refused = |option: &str, what: &str, hint: &str| {
-        Failure::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint))
+        CommandError::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint))
     };
     let given =
         |list: &[(&'static str, bool)]| list.iter().find(|(_, given)| *given).map(|(option, _)| *option);
@@ -170,7 +170,7 @@ fn step(args: &CompileArgs, machine: &Machine) -> Result<Step, Failure> {
             return Err(refused(option, "a StableHLO file says itself how its arrays are split", hint));
         }
         let program = program::text(&args.program, &args.dims)?;
-        return Ok(Step { program, partitions: args.partitions.unwrap_or(1) as usize, split: None });
+        return Ok(CompileInput { program, partitions: args.partitions.unwrap_or(1) as usize, split: None });
     }
     if args.partitions.is_some() {
         let hint = "split a model with --strategy and --mesh";
@@ -194,39 +194,39 @@ fn step(args: &CompileArgs, machine: &Machine) -> Result<Step, Failure> {
                 "leave one of --mesh and --strategy out",
             ));
         }
-        return Ok(Step { program: program_text(&graph, &all), partitions: 1, split: None });
+        return Ok(CompileInput { program: program_text(&graph, &all), partitions: 1, split: None });
     }
     let mesh = mesh(args.mesh.as_deref(), machine)?;
     let spread = spread(&strategy, &graph, &roles, &mesh)?;
     let program = spread_text(&graph, &all, &spread);
-    Ok(Step { program, partitions: mesh.devices(), split: Some((name.into(), mesh, batch_size)) })
+    Ok(CompileInput { program, partitions: mesh.devices(), split: Some((name.into(), mesh, batch_size)) })
 }
 
 /// How the arrays of a training step lie on a mesh.
 pub(crate) fn spread(
     strategy: &Strategy,
     step: &Graph,
-    roles: &Roles,
+    roles: &ValueRoles,
     mesh: &Mesh,
-) -> Result<Spread, Failure> {
+) -> Result<Shardings, CommandError> {
     let spread = strategy.spread(mesh, step, roles, true)?;
     for (sharding, ty) in spread.params.iter().zip(step.param_types()) {
         sharding.local(mesh, &ty).map_err(|e| {
             let split = Error::new(ErrorKind::Config, "the batch cannot be split evenly over the devices");
             let hint = e.hint_text().unwrap_or_default().replace("make it", "make the batch size");
-            Failure::usage(split.because(e.what()).at(format!("the mesh {mesh}")).hint(hint))
+            CommandError::usage(split.because(e.what()).at(format!("the mesh {mesh}")).hint(hint))
         })?;
     }
     Ok(spread)
 }
 
 /// The mesh that was asked for, where there are as many devices; else all of them along one axis.
-pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, Failure> {
+pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, CommandError> {
     let devices = machine.devices();
     let Some(text) = text else { return Ok(Mesh::new([("data", devices)])?) };
-    let mesh: Mesh = text.parse().map_err(|e: Error| Failure::usage(e.at("--mesh")))?;
+    let mesh: Mesh = text.parse().map_err(|e: Error| CommandError::usage(e.at("--mesh")))?;
     let wrong = |what: String, hint: String| {
-        Err(Failure::usage(Error::new(ErrorKind::Config, what).at("--mesh").hint(hint)))
+        Err(CommandError::usage(Error::new(ErrorKind::Config, what).at("--mesh").hint(hint)))
     };
     let wanted = mesh.devices();
     if wanted > devices {
@@ -247,12 +247,12 @@ pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, Failur
 }
 
 /// The model, and the batch size that it is trained with.
-fn model(args: &CompileArgs) -> Result<(Model, usize), Failure> {
-    let target = Target::of(&args.program)?;
+fn model(args: &CompileArgs) -> Result<(Model, usize), CommandError> {
+    let target = CommandTarget::of(&args.program)?;
     let mut draft = match &target {
-        Target::Preset(name) => Draft::preset(name)?,
-        Target::Toml(path) => Draft::read(path)?,
-        Target::Model(_) | Target::Folder(_) => return saved_model(&target, args),
+        CommandTarget::Preset(name) => ConfigDraft::preset(name)?,
+        CommandTarget::Toml(path) => ConfigDraft::read(path)?,
+        CommandTarget::Model(_) | CommandTarget::Folder(_) => return saved_model(&target, args),
     };
     if let Some(precision) = &args.precision {
         draft.set(format!("--precision {precision}"), "compile.precision", precision.as_str());
@@ -263,14 +263,14 @@ fn model(args: &CompileArgs) -> Result<(Model, usize), Failure> {
 }
 
 /// A saved model has its precision already.
-fn saved_model(target: &Target, args: &CompileArgs) -> Result<(Model, usize), Failure> {
+fn saved_model(target: &CommandTarget, args: &CompileArgs) -> Result<(Model, usize), CommandError> {
     if args.precision.is_some() {
         let e = Error::new(ErrorKind::Config, "a saved model has its precision already").at("--precision");
-        return Err(Failure::usage(e.hint("leave the option out, or name a preset or a TOML file")));
+        return Err(CommandError::usage(e.hint("leave the option out, or name a preset or a TOML file")));
     }
     if let Some(set) = args.sets.first() {
         let e = Error::new(ErrorKind::Config, "the step of a saved model is as it was saved");
-        return Err(Failure::usage(e.at(format!("--set {set}")).hint("name a preset or a TOML file")));
+        return Err(CommandError::usage(e.at(format!("--set {set}")).hint("name a preset or a TOML file")));
     }
     let model = target.model()?;
     let batch_size = config_of(&model, &args.program)?.map_or(32, |c| c.fit.batch_size);
@@ -278,7 +278,7 @@ fn saved_model(target: &Target, args: &CompileArgs) -> Result<(Model, usize), Fa
 }
 
 /// The clouds' name of a slice that they sell, the maker's of a GPU.
-fn product<'a>(machine: &'a Machine, target: &AheadSlice) -> Option<&'a str> {
+fn product<'a>(machine: &'a Machine, target: &AotTopology) -> Option<&'a str> {
     match machine {
         Machine::Slice(slice) => Some(slice.name.as_str()).filter(|name| *name != target.topology),
         Machine::Gpus(gpu, _) => Some(&gpu.product),
@@ -287,20 +287,20 @@ fn product<'a>(machine: &'a Machine, target: &AheadSlice) -> Option<&'a str> {
 }
 
 /// What there is to tell.
-struct Answer<'a> {
+struct CompileReport<'a> {
     machine: &'a Machine,
-    target: &'a AheadSlice,
-    step: &'a Step,
-    traffic: Vec<Traffic>,
-    report: &'a AheadReport,
+    target: &'a AotTopology,
+    step: &'a CompileInput,
+    traffic: Vec<CollectiveTraffic>,
+    report: &'a AotReport,
 }
 
-impl Answer<'_> {
+impl CompileReport<'_> {
     fn object(&self, args: &CompileArgs) -> Value {
         let r = self.report;
         let m = &r.memory;
         let told = |bytes: u64| Some(bytes).filter(|n| *n > 0);
-        let collective = |t: &Traffic| json!({"op": t.op, "count": t.count, "bytes": t.bytes});
+        let collective = |t: &CollectiveTraffic| json!({"op": t.op, "count": t.count, "bytes": t.bytes});
         let split = self.step.split.as_ref();
         json!({
             "program": args.program, "precision": args.precision, "target": self.target.to_string(),

@@ -1,7 +1,7 @@
 //! `systole compile-here`: compiles what a request asks for in this process, which the compiler may end.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::render::screen::Screen;
 use clap::Args;
 use std::path::PathBuf;
@@ -12,8 +12,8 @@ pub(crate) struct CompileHereArgs {
     folder: PathBuf,
 }
 
-impl Run for CompileHereArgs {
-    fn run(self, _: &Common, _: &Screen) -> Outcome {
+impl RunCommand for CompileHereArgs {
+    fn run(self, _: &CommonArgs, _: &Screen) -> CommandResult {
         systole_pjrt::serve(&self.folder)?;
         Ok(0)
     }

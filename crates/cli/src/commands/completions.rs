@@ -1,8 +1,8 @@
 //! `systole completions`: what a shell needs to complete commands and options.
 
 use crate::args::clap_root;
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::render::screen::Screen;
 use clap::{Args, ValueEnum};
 use clap_complete::Shell;
@@ -15,8 +15,8 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-impl Run for CompletionsArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for CompletionsArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         let mut bytes = Vec::new();
         clap_complete::generate(self.shell, &mut clap_root::command(), "systole", &mut bytes);
         let script = String::from_utf8(bytes)

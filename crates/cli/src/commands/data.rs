@@ -1,8 +1,8 @@
 //! `systole data`: looking at data, checking, converting, counting and timing them, and following one element.
 
-use crate::args::common::{Common, DataArgs, bytes};
-use crate::args::exit_status::{Failure, Outcome, Run};
-use crate::models::command_target::{Target, set_all};
+use crate::args::common::{CommonArgs, DataArgs, bytes};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::models::command_target::{CommandTarget, set_all};
 use crate::render::screen::{Screen, note, number_of, quoted};
 use crate::run::training::load_data;
 use clap::{Args, Subcommand, ValueEnum};
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use systole_config::{Config, Draft};
-use systole_data::file_system::{Disk, append, write_atomically};
-use systole_data::format::example::Features;
-use systole_data::format::tfrecord::Compression;
-use systole_data::tools::{self, Opened};
-use systole_data::{AUTOTUNE, Cardinality, Dataset, Options, Position, Report};
+use systole_config::{ConfigDraft, RunConfig};
+use systole_data::file_system::{OsFileSystem, append, write_atomically};
+use systole_data::format::example::FeatureSpecs;
+use systole_data::format::tfrecord::TfRecordCompression;
+use systole_data::tools::{self, OpenedDataset};
+use systole_data::{AUTOTUNE, Cardinality, Dataset, DatasetOptions, PipelinePosition, PipelineReport};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_progress::terminal;
 
@@ -28,11 +28,11 @@ const SHOWN: usize = 10;
 #[derive(Args)]
 pub(crate) struct DataCommand {
     #[command(subcommand)]
-    action: Action,
+    action: DataAction,
 }
 
 #[derive(Subcommand)]
-enum Action {
+enum DataAction {
     /// What data are: format, files, types, the first elements
     Inspect {
         #[command(flatten)]
@@ -69,7 +69,7 @@ enum Action {
         #[command(flatten)]
         source: SourceArgs,
         #[command(flatten)]
-        how: BenchArgs,
+        how: DataBenchArgs,
     },
     /// Show one element after every stage of a pipeline
     Trace {
@@ -97,14 +97,14 @@ struct SourceArgs {
     features: Option<String>,
     /// Of a preset or TOML file: which part
     #[arg(long, value_enum, default_value_t)]
-    part: Split,
+    part: TrainOrTest,
     /// Set any key of the TOML; of files how they are read, such as data.records.encoding=latin1
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-enum Split {
+enum TrainOrTest {
     #[default]
     Train,
     Test,
@@ -117,7 +117,7 @@ struct ConvertArgs {
     shards: u32,
     /// Pack the files
     #[arg(long, value_enum, default_value_t)]
-    compression: Pack,
+    compression: ShardCompression,
     /// Write pictures as pixels with their sizes, not as the JPEG and PNG files that they are
     #[arg(long)]
     decode: bool,
@@ -133,7 +133,7 @@ struct ConvertArgs {
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
-enum Pack {
+enum ShardCompression {
     #[default]
     None,
     Gzip,
@@ -141,7 +141,7 @@ enum Pack {
 }
 
 #[derive(Args)]
-struct BenchArgs {
+struct DataBenchArgs {
     /// How long
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = seconds)]
     seconds: f64,
@@ -170,44 +170,44 @@ fn seconds(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| format!("`{text}` is no number of seconds above 0"))
 }
 
-impl Run for DataCommand {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for DataCommand {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(self, screen)
     }
 }
 
-fn run(command: DataCommand, screen: &Screen) -> Outcome {
+fn run(command: DataCommand, screen: &Screen) -> CommandResult {
     match command.action {
-        Action::Inspect { source, first } => inspect(&source.open(screen)?, first, screen),
-        Action::Convert { source, prefix, how } => convert(source.open(screen)?, &prefix, &how, screen),
-        Action::Stats { source, limit } => stats(&source.open(screen)?, limit, screen),
-        Action::Verify { source } => verify(&source.open(screen)?, screen),
-        Action::Bench { source, how } => bench(source.open(screen)?, &how, screen),
-        Action::Trace { source, element, pictures } => {
+        DataAction::Inspect { source, first } => inspect(&source.open(screen)?, first, screen),
+        DataAction::Convert { source, prefix, how } => convert(source.open(screen)?, &prefix, &how, screen),
+        DataAction::Stats { source, limit } => stats(&source.open(screen)?, limit, screen),
+        DataAction::Verify { source } => verify(&source.open(screen)?, screen),
+        DataAction::Bench { source, how } => bench(source.open(screen)?, &how, screen),
+        DataAction::Trace { source, element, pictures } => {
             trace(&source.open(screen)?, element, pictures.as_deref(), screen)
         }
     }
 }
 
 /// What a command works on.
-struct Source {
-    opened: Opened,
+struct DataSource {
+    opened: OpenedDataset,
     /// The pipeline that training would run, where there is a configuration.
-    configured: Option<(Config, Dataset)>,
+    configured: Option<(RunConfig, Dataset)>,
 }
 
 impl SourceArgs {
-    fn open(&self, screen: &Screen) -> Result<Source, Failure> {
+    fn open(&self, screen: &Screen) -> Result<DataSource, CommandError> {
         let is_file = Path::new(&self.source).exists();
-        let draft = match Target::of(&self.source) {
-            Ok(Target::Toml(path)) => Some(Draft::read(path)?),
-            Ok(Target::Preset(name)) if !is_file => Some(Draft::preset(name)?),
+        let draft = match CommandTarget::of(&self.source) {
+            Ok(CommandTarget::Toml(path)) => Some(ConfigDraft::read(path)?),
+            Ok(CommandTarget::Preset(name)) if !is_file => Some(ConfigDraft::preset(name)?),
             _ => None,
         };
         let Some(mut draft) = draft else {
-            let features = self.features.as_ref().map(|f| f.parse::<Features>());
-            let features = features.transpose().map_err(|e| Failure::usage(e.at("--features")))?;
-            return Ok(Source { opened: self.files(features)?, configured: None });
+            let features = self.features.as_ref().map(|f| f.parse::<FeatureSpecs>());
+            let features = features.transpose().map_err(|e| CommandError::usage(e.at("--features")))?;
+            return Ok(DataSource { opened: self.files(features)?, configured: None });
         };
         set_all(&mut draft, &self.sets)?;
         if let Some(dir) = &self.data.data_dir {
@@ -216,18 +216,18 @@ impl SourceArgs {
         let config = draft.finish()?;
         let data = load_data(&config, screen)?;
         let (elements, pipeline) = match self.part {
-            Split::Train => (data.train.clone(), config.train_pipeline(&data)),
-            Split::Test => (data.test.clone(), config.test_pipeline(&data)),
+            TrainOrTest::Train => (data.train.clone(), config.train_pipeline(&data)),
+            TrainOrTest::Test => (data.test.clone(), config.test_pipeline(&data)),
         };
-        let opened = Opened { classes: data.class_names, ..Opened::of("data set", elements) };
-        Ok(Source { opened, configured: Some((config, pipeline)) })
+        let opened = OpenedDataset { classes: data.class_names, ..OpenedDataset::of("data set", elements) };
+        Ok(DataSource { opened, configured: Some((config, pipeline)) })
     }
 }
 
 impl SourceArgs {
     /// Files, a folder or a pattern; of the settings those count that say how records are read.
-    fn files(&self, features: Option<Features>) -> Result<Opened, Failure> {
-        let mut draft = Draft::preset("table")?;
+    fn files(&self, features: Option<FeatureSpecs>) -> Result<OpenedDataset, CommandError> {
+        let mut draft = ConfigDraft::preset("table")?;
         set_all(&mut draft, &self.sets)?;
         let options = draft.finish()?.data.records.unwrap_or_default();
         let mut opened = tools::open_with(&self.source, features, options.written()?)?;
@@ -238,14 +238,14 @@ impl SourceArgs {
     }
 }
 
-impl Source {
+impl DataSource {
     /// The pipeline: that of the configuration, or the files' elements.
     fn pipeline(&self) -> &Dataset {
         self.configured.as_ref().map_or(&self.opened.dataset, |(_, pipeline)| pipeline)
     }
 }
 
-fn inspect(source: &Source, first: usize, screen: &Screen) -> Outcome {
+fn inspect(source: &DataSource, first: usize, screen: &Screen) -> CommandResult {
     let found = tools::inspect(&source.opened, first)?;
     screen.line(found.to_string().trim_end());
     if screen.json {
@@ -260,7 +260,7 @@ fn inspect(source: &Source, first: usize, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-fn convert(source: Source, prefix: &Path, how: &ConvertArgs, screen: &Screen) -> Outcome {
+fn convert(source: DataSource, prefix: &Path, how: &ConvertArgs, screen: &Screen) -> CommandResult {
     check_free(prefix, how.force)?;
     let parent = prefix.parent().filter(|p| !p.as_os_str().is_empty());
     if let Some(parent) = parent {
@@ -271,21 +271,21 @@ fn convert(source: Source, prefix: &Path, how: &ConvertArgs, screen: &Screen) ->
         Some(encoded) if !how.decode => encoded,
         _ => opened.dataset,
     };
-    let skipped = Skipped::new(how.quarantine.clone());
+    let skipped = SkippedElements::new(how.quarantine.clone());
     let elements = match how.skip {
         0 => elements.clone(),
         quota => elements.ignore_errors_with(quota, skipped.tell()),
     };
     let compression = match how.compression {
-        Pack::None => Compression::None,
-        Pack::Gzip => Compression::Gzip,
-        Pack::Zlib => Compression::Zlib,
+        ShardCompression::None => TfRecordCompression::None,
+        ShardCompression::Gzip => TfRecordCompression::Gzip,
+        ShardCompression::Zlib => TfRecordCompression::Zlib,
     };
     let counted = Ticker::counting("elements written", &elements, screen);
     let done = tools::convert(&counted, prefix, how.shards as usize, compression)?;
     if !opened.classes.is_empty() {
         let names = opened.classes.join("\n") + "\n";
-        write_atomically(&Disk, &with_end(prefix, ".classes"), &[names.as_bytes()])?;
+        write_atomically(&OsFileSystem, &with_end(prefix, ".classes"), &[names.as_bytes()])?;
     }
     let left_out = skipped.count();
     let and = if left_out > 0 { format!(", {left_out} left out") } else { String::new() };
@@ -326,14 +326,14 @@ fn check_free(prefix: &Path, force: bool) -> Result<()> {
 }
 
 /// Elements that were left out, told and kept count of.
-struct Skipped {
+struct SkippedElements {
     count: Arc<AtomicU64>,
     quarantine: Option<PathBuf>,
 }
 
-impl Skipped {
-    fn new(quarantine: Option<PathBuf>) -> Skipped {
-        Skipped { count: Arc::default(), quarantine }
+impl SkippedElements {
+    fn new(quarantine: Option<PathBuf>) -> SkippedElements {
+        SkippedElements { count: Arc::default(), quarantine }
     }
 
     fn count(&self) -> u64 {
@@ -348,7 +348,8 @@ impl Skipped {
                 note(&format!("left out: {text}"));
             }
             let line = text.lines().map(str::trim).collect::<Vec<_>>().join("; ");
-            let written = file.as_ref().map(|path| append(&Disk, path, format!("{line}\n").as_bytes()));
+            let written =
+                file.as_ref().map(|path| append(&OsFileSystem, path, format!("{line}\n").as_bytes()));
             if let Some(Err(e)) = written {
                 note(&format!("the quarantine file cannot be written: {e}"));
             }
@@ -356,7 +357,7 @@ impl Skipped {
     }
 }
 
-fn stats(source: &Source, limit: Option<u64>, screen: &Screen) -> Outcome {
+fn stats(source: &DataSource, limit: Option<u64>, screen: &Screen) -> CommandResult {
     let elements = Ticker::counting("elements counted", &source.opened.dataset, screen);
     let found = tools::stats(&elements, limit.unwrap_or(u64::MAX))?;
     screen.line(found.to_string().trim_end());
@@ -383,7 +384,7 @@ fn stats(source: &Source, limit: Option<u64>, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-fn verify(source: &Source, screen: &Screen) -> Outcome {
+fn verify(source: &DataSource, screen: &Screen) -> CommandResult {
     let files = match source.opened.kind {
         "TFRecord" => verify_records(&source.opened.files, screen)?,
         _ => vec![verify_elements(&source.opened, screen)],
@@ -395,7 +396,7 @@ fn verify(source: &Source, screen: &Screen) -> Outcome {
         n => format!("DAMAGED: {n} records; {records} can be read"),
     });
     if screen.json {
-        let file = |f: &Checked| {
+        let file = |f: &VerifiedFile| {
             let damage: Vec<String> = f.damage.iter().map(ToString::to_string).collect();
             json!({"source": f.source, "records": f.records, "damage": damage})
         };
@@ -408,13 +409,13 @@ fn verify(source: &Source, screen: &Screen) -> Outcome {
 }
 
 /// What was read of a file or data set, and what could not be.
-struct Checked {
+struct VerifiedFile {
     source: String,
     records: u64,
     damage: Vec<Error>,
 }
 
-impl Checked {
+impl VerifiedFile {
     fn show(&self, screen: &Screen) {
         if self.damage.is_empty() {
             return screen.detail(format!("{}: {}, whole", self.source, number_of(self.records, "record")));
@@ -428,14 +429,14 @@ impl Checked {
     }
 }
 
-fn verify_records(files: &[PathBuf], screen: &Screen) -> Result<Vec<Checked>> {
+fn verify_records(files: &[PathBuf], screen: &Screen) -> Result<Vec<VerifiedFile>> {
     let ticker = Ticker::new("files checked", Some(files.len() as u64), screen);
     let mut all = Vec::new();
     for file in files {
         for found in tools::verify(std::slice::from_ref(file))? {
             let source = found.file.display().to_string();
             ticker.tick();
-            let checked = Checked { source, records: found.records, damage: found.damage };
+            let checked = VerifiedFile { source, records: found.records, damage: found.damage };
             ticker.clear();
             checked.show(screen);
             all.push(checked);
@@ -444,8 +445,8 @@ fn verify_records(files: &[PathBuf], screen: &Screen) -> Result<Vec<Checked>> {
     Ok(all)
 }
 
-fn verify_elements(opened: &Opened, screen: &Screen) -> Checked {
-    let mut checked = Checked { source: opened.kind.to_string(), records: 0, damage: Vec::new() };
+fn verify_elements(opened: &OpenedDataset, screen: &Screen) -> VerifiedFile {
+    let mut checked = VerifiedFile { source: opened.kind.to_string(), records: 0, damage: Vec::new() };
     for item in &Ticker::counting("elements read", &opened.dataset, screen) {
         match item {
             Ok(_) => checked.records += 1,
@@ -456,14 +457,14 @@ fn verify_elements(opened: &Opened, screen: &Screen) -> Checked {
     checked
 }
 
-fn bench(source: Source, how: &BenchArgs, screen: &Screen) -> Outcome {
+fn bench(source: DataSource, how: &DataBenchArgs, screen: &Screen) -> CommandResult {
     let freezes = match (&how.freeze, &source.configured) {
         (Some(_), None) => {
             let e = Error::new(
                 ErrorKind::Config,
                 format!("there is no configuration to freeze for {}", source.opened.kind),
             );
-            return Err(Failure::usage(e.hint("name a preset or TOML file as the source")));
+            return Err(CommandError::usage(e.hint("name a preset or TOML file as the source")));
         }
         (Some(path), Some((config, _))) => Some((path, config.clone())),
         (None, _) => None,
@@ -477,7 +478,7 @@ fn bench(source: Source, how: &BenchArgs, screen: &Screen) -> Outcome {
         screen.line(format!("Most time goes to {}", slowest.label));
     }
     if let Some((path, config)) = freezes {
-        write_atomically(&Disk, path, &[config.frozen(&report.tuning)?.as_bytes()])?;
+        write_atomically(&OsFileSystem, path, &[config.frozen(&report.tuning)?.as_bytes()])?;
         let program = crate::render::screen::program();
         screen.line(format!(
             "The sizes are frozen in {}\n  {program} train {}",
@@ -491,13 +492,15 @@ fn bench(source: Source, how: &BenchArgs, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-impl BenchArgs {
-    fn pipeline(&self, source: &Source) -> Result<Dataset, Failure> {
+impl DataBenchArgs {
+    fn pipeline(&self, source: &DataSource) -> Result<Dataset, CommandError> {
         let mut pipeline = match &source.configured {
             Some((_, pipeline)) => {
                 if self.batch_size.is_some() || self.shuffle.is_some() {
                     let e = Error::new(ErrorKind::Config, "--batch-size and --shuffle are for files");
-                    return Err(Failure::usage(e.hint("change the TOML file: `systole init` writes one")));
+                    return Err(CommandError::usage(
+                        e.hint("change the TOML file: `systole init` writes one"),
+                    ));
                 }
                 pipeline.clone()
             }
@@ -509,7 +512,11 @@ impl BenchArgs {
         if self.ram_budget.is_some() || self.core_budget.is_some() {
             let core_budget = self.core_budget.map(|n| n as usize);
             let ram_budget = self.ram_budget;
-            pipeline = pipeline.with_options(Options { ram_budget, core_budget, ..Options::default() });
+            pipeline = pipeline.with_options(DatasetOptions {
+                ram_budget,
+                core_budget,
+                ..DatasetOptions::default()
+            });
         }
         Ok(pipeline)
     }
@@ -527,7 +534,7 @@ impl BenchArgs {
     }
 }
 
-fn as_json(report: &Report) -> Value {
+fn as_json(report: &PipelineReport) -> Value {
     let seconds = report.elapsed.as_secs_f64();
     let stages = report
         .stages
@@ -549,7 +556,7 @@ fn as_json(report: &Report) -> Value {
     })
 }
 
-fn trace(source: &Source, element: u64, pictures: Option<&Path>, screen: &Screen) -> Outcome {
+fn trace(source: &DataSource, element: u64, pictures: Option<&Path>, screen: &Screen) -> CommandResult {
     let pipeline = source.pipeline();
     let seen = tools::trace(pipeline, element)?;
     // A batch is made of many elements that took the same way: the first one is shown.
@@ -566,7 +573,7 @@ fn trace(source: &Source, element: u64, pictures: Option<&Path>, screen: &Screen
         first.iter().for_each(|step| screen.line(format!("{step}{more}")));
     }
     if let Some(prefix) = pictures {
-        let sample = pipeline.debug().iter_at(&Position::new(0, element)).next();
+        let sample = pipeline.debug().iter_at(&PipelinePosition::new(0, element)).next();
         let files = match sample {
             Some(sample) => tools::write_pictures(&sample?, prefix)?,
             None => Vec::new(),
@@ -585,9 +592,9 @@ fn trace(source: &Source, element: u64, pictures: Option<&Path>, screen: &Screen
 
 /// Progress of something long, on a terminal only.
 #[derive(Clone)]
-struct Ticker(Option<Arc<Ticks>>);
+struct Ticker(Option<Arc<TickerState>>);
 
-struct Ticks {
+struct TickerState {
     what: &'static str,
     all: Option<u64>,
     done: AtomicU64,
@@ -597,7 +604,7 @@ struct Ticks {
 impl Ticker {
     fn new(what: &'static str, all: Option<u64>, screen: &Screen) -> Ticker {
         let live = terminal::width().is_some() && !screen.quiet;
-        let ticks = Ticks { what, all, done: AtomicU64::new(0), drawn: Mutex::new(Instant::now()) };
+        let ticks = TickerState { what, all, done: AtomicU64::new(0), drawn: Mutex::new(Instant::now()) };
         Ticker(live.then(|| Arc::new(ticks)))
     }
 

@@ -1,7 +1,7 @@
 //! `systole doctor`: what keeps TPUs and GPUs from use, and what mends it.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::commands::devices::version;
 use crate::render::screen::{Screen, number_of};
 use clap::Args;
@@ -10,20 +10,22 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole_devices::{compile_cache, find_plugin};
 use systole_ir::knobs;
-use systole_pjrt::{AheadCompiler, Platform, TpuClusterResolver, device_nodes, refuse_retired, sys};
-use systole_runtime::{AheadOfTime, AheadRequest, AheadSlice};
+use systole_pjrt::{
+    AcceleratorPlatform, AheadCompiler, TpuClusterResolver, device_nodes, refuse_retired, sys,
+};
+use systole_runtime::{AotCompiler, AotRequest, AotTopology};
 
 #[derive(Args)]
 pub(crate) struct DoctorArgs {}
 
-impl Run for DoctorArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for DoctorArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         doctor(screen)
     }
 }
 
 /// One thing that was looked at.
-struct Finding {
+struct DoctorCheck {
     subject: &'static str,
     said: String,
     /// The command that mends it, where it is not as it should be.
@@ -31,24 +33,24 @@ struct Finding {
 }
 
 /// Every finding with the command that mends it. Exits with 1 where something keeps a present accelerator from use.
-fn doctor(screen: &Screen) -> Outcome {
+fn doctor(screen: &Screen) -> CommandResult {
     let mut findings = variables();
-    for platform in Platform::ACCELERATORS {
+    for platform in AcceleratorPlatform::ACCELERATORS {
         findings.extend(nodes(platform));
         findings.push(plugin(platform));
     }
-    findings.push(plugin(Platform::Xla));
+    findings.push(plugin(AcceleratorPlatform::Xla));
     findings.extend(cluster());
     findings.push(cache());
     let lock = std::env::temp_dir().join("libtpu_lockfile");
-    findings.push(lock_file(&lock, &device_nodes(Platform::Tpu)));
+    findings.push(lock_file(&lock, &device_nodes(AcceleratorPlatform::Tpu)));
     findings.push(metadata());
     findings.push(compiler());
-    let blocking = Platform::ACCELERATORS
+    let blocking = AcceleratorPlatform::ACCELERATORS
         .iter()
         .any(|p| !device_nodes(*p).is_empty() && find_plugin(*p, None).plugin().is_none());
     if screen.json {
-        let object = |f: &Finding| json!({"subject": f.subject, "said": f.said, "mend": f.mend});
+        let object = |f: &DoctorCheck| json!({"subject": f.subject, "said": f.said, "mend": f.mend});
         screen.object(&findings.iter().map(object).collect::<Value>());
         return Ok(u8::from(blocking));
     }
@@ -63,7 +65,7 @@ fn doctor(screen: &Screen) -> Outcome {
 }
 
 /// Variables that plugins and clouds read, where they are set.
-fn variables() -> Vec<Finding> {
+fn variables() -> Vec<DoctorCheck> {
     let set = knobs::TPU_VARIABLES.iter().filter_map(|(name, _)| Some((*name, knobs::variable(name)?)));
     let finding = |(name, value): (&'static str, String)| {
         let missing = name == "TPU_LIBRARY_PATH" && !Path::new(&value).is_file();
@@ -73,118 +75,118 @@ fn variables() -> Vec<Finding> {
             (_, true) => Some(format!("unset {name}   # TPU nodes behind an address are retired")),
             _ => None,
         };
-        Finding { subject: name, said: value, mend }
+        DoctorCheck { subject: name, said: value, mend }
     };
-    let mut found: Vec<Finding> = set.map(finding).collect();
+    let mut found: Vec<DoctorCheck> = set.map(finding).collect();
     let ours = knobs::PJRT_PLUGIN.get();
     if !ours.is_empty() {
         let mend = (!Path::new(&ours).is_file())
             .then(|| format!("unset {}   # it names no file", knobs::PJRT_PLUGIN.name));
-        found.push(Finding { subject: knobs::PJRT_PLUGIN.name, said: ours, mend });
+        found.push(DoctorCheck { subject: knobs::PJRT_PLUGIN.name, said: ours, mend });
     }
     found
 }
 
 /// What the cloud says of the TPU, and what of it does not fit together.
-fn cluster() -> Vec<Finding> {
+fn cluster() -> Vec<DoctorCheck> {
     let subject = "TPU cluster";
     let tpu = match TpuClusterResolver::new("") {
         Ok(tpu) => tpu,
         Err(e) => {
             let mend = e.hint_text().map(String::from);
-            return vec![Finding { subject, said: e.what().into(), mend }];
+            return vec![DoctorCheck { subject, said: e.what().into(), mend }];
         }
     };
-    let mut found = vec![Finding { subject, said: tpu.facts().join("; "), mend: None }];
-    found.extend(tpu.doubts.into_iter().map(|d| Finding { subject, said: d.what, mend: Some(d.mend) }));
+    let mut found = vec![DoctorCheck { subject, said: tpu.facts().join("; "), mend: None }];
+    found.extend(tpu.doubts.into_iter().map(|d| DoctorCheck { subject, said: d.what, mend: Some(d.mend) }));
     found
 }
 
 /// Compiled programs that are kept, and how to be rid of them.
-fn cache() -> Finding {
+fn cache() -> DoctorCheck {
     let subject = "compile cache";
     match compile_cache() {
-        Ok(None) => Finding { subject, said: "off".into(), mend: None },
+        Ok(None) => DoctorCheck { subject, said: "off".into(), mend: None },
         Ok(Some(cache)) => {
             let ((programs, bytes), folder) = (cache.usage(), cache.folder().display());
             let programs = number_of(programs, "program");
             let said = format!("{programs}, {} MiB; `rm -r {folder}` empties it", bytes >> 20);
-            Finding { subject, said, mend: None }
+            DoctorCheck { subject, said, mend: None }
         }
         Err(e) => {
             let mend = Some(format!("unset {}", knobs::COMPILE_CACHE.name));
-            Finding { subject, said: e.to_string(), mend }
+            DoctorCheck { subject, said: e.to_string(), mend }
         }
     }
 }
 
 /// Device nodes, and whether this user may open them.
-fn nodes(platform: Platform) -> Vec<Finding> {
+fn nodes(platform: AcceleratorPlatform) -> Vec<DoctorCheck> {
     let subject = match platform {
-        Platform::Tpu => "TPU devices",
-        Platform::Cuda => "GPU devices",
-        Platform::Xla => "XLA on the processor",
+        AcceleratorPlatform::Tpu => "TPU devices",
+        AcceleratorPlatform::Cuda => "GPU devices",
+        AcceleratorPlatform::Xla => "XLA on the processor",
     };
     let nodes = device_nodes(platform);
     if nodes.is_empty() {
-        return vec![Finding { subject, said: "none on this machine".into(), mend: None }];
+        return vec![DoctorCheck { subject, said: "none on this machine".into(), mend: None }];
     }
     let finding = |path: &Path| {
         let opened = std::fs::OpenOptions::new().read(true).write(true).open(path);
         let mend = opened.as_ref().err().map(|_| format!("sudo chmod a+rw {}", path.display()));
         let state = opened.map_or_else(|e| e.to_string(), |_| "may be opened".into());
-        Finding { subject, said: format!("{}: {state}", path.display()), mend }
+        DoctorCheck { subject, said: format!("{}: {state}", path.display()), mend }
     };
     nodes.iter().map(|n| finding(n)).collect()
 }
 
-fn plugin(platform: Platform) -> Finding {
+fn plugin(platform: AcceleratorPlatform) -> DoctorCheck {
     let subject = match platform {
-        Platform::Tpu => "TPU plugin",
-        Platform::Cuda => "GPU plugin",
-        Platform::Xla => "XLA's CPU plugin",
+        AcceleratorPlatform::Tpu => "TPU plugin",
+        AcceleratorPlatform::Cuda => "GPU plugin",
+        AcceleratorPlatform::Xla => "XLA's CPU plugin",
     };
     let search = find_plugin(platform, None);
     // Programs compile for TPUs that are not here; a GPU's plugin is of use where one is, XLA's only to who wants it.
     let wanted = match platform {
-        Platform::Tpu => true,
-        Platform::Cuda => !device_nodes(platform).is_empty(),
-        Platform::Xla => search.plugin().is_some(),
+        AcceleratorPlatform::Tpu => true,
+        AcceleratorPlatform::Cuda => !device_nodes(platform).is_empty(),
+        AcceleratorPlatform::Xla => search.plugin().is_some(),
     };
     let setup = wanted.then(|| format!("systole setup {}", platform.setup()));
     let Some(place) = search.plugin() else {
         let said = match search.paths.last() {
-            _ if platform == Platform::Xla => "none; nothing but `--device xla` needs it".into(),
+            _ if platform == AcceleratorPlatform::Xla => "none; nothing but `--device xla` needs it".into(),
             Some(named) if search.paths.len() == 1 => named.to_string(),
             _ => format!("none in {} places (`systole devices` lists them)", search.paths.len()),
         };
-        return Finding { subject, said, mend: setup };
+        return DoctorCheck { subject, said, mend: setup };
     };
     match version(&place.path) {
         Ok(version) => {
             let (major, minor) = sys::API_VERSION;
             let said = format!("{place}, PJRT {version}; Systole is written for {major}.{minor}");
             let other_major = version.split('.').next() != Some(&major.to_string());
-            Finding { subject, said, mend: setup.filter(|_| other_major) }
+            DoctorCheck { subject, said, mend: setup.filter(|_| other_major) }
         }
-        Err(why) => Finding { subject, said: why, mend: setup },
+        Err(why) => DoctorCheck { subject, said: why, mend: setup },
     }
 }
 
 /// One process at a time owns a machine's TPUs; libtpu leaves the file behind.
-fn lock_file(path: &Path, nodes: &[PathBuf]) -> Finding {
+fn lock_file(path: &Path, nodes: &[PathBuf]) -> DoctorCheck {
     let subject = "libtpu's lock file";
     if !path.is_file() || nodes.is_empty() {
-        return Finding { subject, said: "in nobody's way".into(), mend: None };
+        return DoctorCheck { subject, said: "in nobody's way".into(), mend: None };
     }
     let path = path.display();
     match holder(nodes) {
-        Some(process) => Finding {
+        Some(process) => DoctorCheck {
             subject,
             said: format!("process {process} uses the TPU, and no other program can until it ends"),
             mend: Some(format!("kill {process}   # if it should not")),
         },
-        None => Finding {
+        None => DoctorCheck {
             subject,
             said: format!("{path} is there, and no program of yours uses the TPU: it is stale"),
             mend: Some(format!("rm {path}")),
@@ -204,24 +206,24 @@ fn holder(files: &[PathBuf]) -> Option<u32> {
 }
 
 /// Off a cloud libtpu asks for a metadata server that never answers.
-fn metadata() -> Finding {
+fn metadata() -> DoctorCheck {
     let subject = "metadata server";
-    let off_cloud = device_nodes(Platform::Tpu).is_empty();
+    let off_cloud = device_nodes(AcceleratorPlatform::Tpu).is_empty();
     let said = match off_cloud {
         true => "no TPU here: `systole compile` keeps libtpu from asking for it",
         false => "libtpu asks it which slice this is",
     };
-    Finding { subject, said: said.into(), mend: None }
+    DoctorCheck { subject, said: said.into(), mend: None }
 }
 
 /// Whether the compiler compiles: a small program, in a child process.
-fn compiler() -> Finding {
+fn compiler() -> DoctorCheck {
     let subject = "compiling for a TPU";
     const PROGRAM: &str = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {\n  \
         %y = \"stablehlo.add\"(%x, %x) : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>\n  return %y : tensor<8xf32>\n}\n";
     let compiled = || {
-        let library = find_plugin(Platform::Tpu, None).require(Platform::Tpu)?;
-        let mut request = AheadRequest::new(PROGRAM, AheadSlice::new("v5e", &[1, 1]));
+        let library = find_plugin(AcceleratorPlatform::Tpu, None).require(AcceleratorPlatform::Tpu)?;
+        let mut request = AotRequest::new(PROGRAM, AotTopology::new("v5e", &[1, 1]));
         request.time_limit = Duration::from_secs(60);
         AheadCompiler::new(library)?.compile_ahead(&request)
     };
@@ -229,9 +231,9 @@ fn compiler() -> Finding {
         Ok(report) => {
             // The build, and the StableHLO that it reads.
             let version: Vec<&str> = report.compiler.lines().skip(1).collect();
-            Finding { subject, said: format!("works; {}", version.join("; ")), mend: None }
+            DoctorCheck { subject, said: format!("works; {}", version.join("; ")), mend: None }
         }
-        Err(e) => Finding {
+        Err(e) => DoctorCheck {
             subject,
             said: e.what().into(),
             mend: Some(e.hint_text().unwrap_or("systole setup tpu").into()),

@@ -1,8 +1,8 @@
 //! `systole env`: what the report of a problem needs to say of the program and the machine. No secrets: of variables that may hold
 //! them it says that they are set, and the user's folder is `~`.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::commands::devices::version;
 use crate::render::screen::Screen;
 use clap::Args;
@@ -10,14 +10,14 @@ use serde_json::{Map, Value, json};
 use std::fs;
 use systole_devices::find_plugin;
 use systole_ir::knobs;
-use systole_pjrt::{Platform, device_nodes};
+use systole_pjrt::{AcceleratorPlatform, device_nodes};
 use systole_runtime::backend;
 
 #[derive(Args)]
 pub(crate) struct EnvArgs {}
 
-impl Run for EnvArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for EnvArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         let told = json!({
             "systole": program(),
             "system": system(),
@@ -111,7 +111,7 @@ fn processor() -> systole_ir::Result<Value> {
 /// Nodes and plugins of each platform. Nothing is opened but the plugins' own version.
 fn devices() -> Value {
     let mut all = Map::new();
-    for platform in Platform::ACCELERATORS.into_iter().chain([Platform::Xla]) {
+    for platform in AcceleratorPlatform::ACCELERATORS.into_iter().chain([AcceleratorPlatform::Xla]) {
         let nodes = device_nodes(platform).into_iter().map(|n| n.display().to_string());
         let plugin = find_plugin(platform, None);
         let plugin = plugin.plugin().map(|place| {

@@ -1,24 +1,24 @@
 //! `systole evaluate`: loss and metrics of a saved model on test data.
 
-use crate::args::common::{Common, DataArgs};
-use crate::args::exit_status::{Failure, Outcome, Run};
-use crate::models::accuracy::Right;
+use crate::args::common::{CommonArgs, DataArgs};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::models::accuracy::CorrectCount;
 use crate::models::command_target::{config_of, set_all};
 use crate::models::model_data::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
-use crate::models::predictor::{Answerer, answerer, is_of_operators};
-use crate::models::run_directory::{self, Record};
+use crate::models::predictor::{Predictor, answerer, is_of_operators};
+use crate::models::run_directory::{self, RunRecord};
 use crate::models::test_time_augmentation;
 use crate::render::screen::{Screen, counted, values};
 use crate::run::confusion::Confusion;
-use crate::run::generator_scores::{self, Asked};
+use crate::run::generator_scores::{self, ScoreOptions};
 use crate::run::run_summary::one;
 use crate::run::training::{call_as_asked, load_data};
-use crate::run::user_data::OwnData;
+use crate::run::user_data::UserData;
 use clap::Args;
 use serde_json::{Map, json};
 use std::path::Path;
 use std::time::Instant;
-use systole_config::{Config, Data, Draft, fraction};
+use systole_config::{ConfigDraft, DataSection, RunConfig, fraction};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_nn::applications::biggan::BigGan;
 use systole_nn::loss::Loss;
@@ -59,18 +59,19 @@ pub(crate) struct EvaluateArgs {
     sets: Vec<String>,
 }
 
-impl Run for EvaluateArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for EvaluateArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         if is_of_operators(&self.model) { of_operators(&self, screen) } else { run(&self, screen) }
     }
 }
 
-fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
+fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let file = run_directory::model_file(&args.model)?;
     let mut model = Model::load(&file)?;
     let mut config = config(args, &file, &model)?;
     if let Some(gan) = BigGan::of(&model) {
-        let asked = Asked { features: args.features.as_deref(), pictures: args.pictures.map(|n| n as usize) };
+        let asked =
+            ScoreOptions { features: args.features.as_deref(), pictures: args.pictures.map(|n| n as usize) };
         return generator_scores::evaluate((&file, &mut model), (&gan, &config), asked, screen);
     }
     no_scores(args, &file)?;
@@ -126,15 +127,15 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
 }
 
 /// The accuracy of a `.tflite` or ONNX file.
-fn of_operators(args: &EvaluateArgs, screen: &Screen) -> Outcome {
+fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let file = &args.model;
     no_scores(args, file)?;
     if args.tta.is_some() {
         let e =
             Error::new(ErrorKind::Config, "a file of operators is asked once about each sample").at("--tta");
-        return Err(Failure::usage(e.hint("leave it out")));
+        return Err(CommandError::usage(e.hint("leave it out")));
     }
-    let Answerer { model, operators } = answerer(file)?;
+    let Predictor { model, operators } = answerer(file)?;
     let operators = operators.ok_or_else(|| Error::new(ErrorKind::Bug, "a file without operators"))?;
     let mut config = config(args, file, &model)?;
     config.data.known_tokenizer = tokenizer_of(&model)?;
@@ -151,7 +152,7 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         }
     }
     let began = Instant::now();
-    let found = Right::of(&operators, &config.test_pipeline(&data), "image").at(|| file.clone())?;
+    let found = CorrectCount::of(&operators, &config.test_pipeline(&data), "image").at(|| file.clone())?;
     let seconds = began.elapsed().as_secs_f64();
     let accuracy = found.right as f64 / found.answers.max(1) as f64;
     let places = match found.answers == found.samples {
@@ -173,11 +174,11 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> Outcome {
 }
 
 /// An error where scores are asked for of what makes no pictures.
-fn no_scores(args: &EvaluateArgs, file: &str) -> Result<(), Failure> {
+fn no_scores(args: &EvaluateArgs, file: &str) -> Result<(), CommandError> {
     for (flag, given) in [("--features", args.features.is_some()), ("--pictures", args.pictures.is_some())] {
         if given {
             let e = Error::new(ErrorKind::Config, format!("{file} makes no pictures that could be scored"));
-            return Err(Failure::usage(e.at(flag).hint("leave it out")));
+            return Err(CommandError::usage(e.at(flag).hint("leave it out")));
         }
     }
     Ok(())
@@ -209,16 +210,18 @@ impl Perplexity {
 }
 
 /// The configuration in the model file, or the named data set's preset, with the arguments applied.
-fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<Config, Failure> {
+fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<RunConfig, CommandError> {
     let known = config_of(model, file)?;
     let own = args.source.as_deref().map(|name| own_data(name).map(|own| (name, own))).transpose()?;
     let mut draft = match (&known, &args.dataset) {
-        (None, None) if own.is_some() => Draft::preset("folder")?,
-        (Some(config), _) => Draft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?,
-        (None, Some(dataset)) => Draft::preset(dataset).map_err(Failure::usage)?,
+        (None, None) if own.is_some() => ConfigDraft::preset("folder")?,
+        (Some(config), _) => {
+            ConfigDraft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?
+        }
+        (None, Some(dataset)) => ConfigDraft::preset(dataset).map_err(CommandError::usage)?,
         (None, None) => {
             let e = Error::new(ErrorKind::Config, format!("{file} does not say what it was trained on"));
-            return Err(Failure::usage(e.hint("name the data set with --dataset")));
+            return Err(CommandError::usage(e.hint("name the data set with --dataset")));
         }
     };
     let other_data =
@@ -235,7 +238,7 @@ fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<Config, Fail
         draft.set("--dataset", "data.test_samples", "none");
     }
     // A model file does not say where its data lay; the run does.
-    let run = Record::read(Path::new(&args.model))?.map(|run| run.config.data).filter(Data::is_own);
+    let run = RunRecord::read(Path::new(&args.model))?.map(|run| run.config.data).filter(DataSection::is_own);
     if let Some((name, own)) = &own {
         own.set(&mut draft, name, known.as_ref(), model);
     } else if let Some(dir) = run.and_then(|data| data.dir).filter(|_| !other_data) {
@@ -249,7 +252,7 @@ fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<Config, Fail
     }
     if let Some(scale) = &args.scale {
         let flag = format!("--scale {scale}");
-        let value = fraction(scale).map_err(|e| Failure::usage(e.at(flag.clone())))?;
+        let value = fraction(scale).map_err(|e| CommandError::usage(e.at(flag.clone())))?;
         draft.set(flag, "data.scale", &format!("{value:?}"));
     }
     set_all(&mut draft, &args.sets)?;
@@ -261,10 +264,10 @@ fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<Config, Fail
     Ok(config)
 }
 
-fn own_data(name: &str) -> Result<OwnData, Failure> {
-    OwnData::of(name)?.ok_or_else(|| {
+fn own_data(name: &str) -> Result<UserData, CommandError> {
+    UserData::of(name)?.ok_or_else(|| {
         let e = Error::new(ErrorKind::Config, format!("{name} is nothing to evaluate on"));
-        Failure::usage(e.hint(
+        CommandError::usage(e.hint(
             "name a folder with one folder of pictures for each class, a file of records (.csv, .npz, .tfrecord, .tar) or a \
              text (.txt); --dataset names a published data set",
         ))

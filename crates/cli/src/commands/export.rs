@@ -1,19 +1,19 @@
 //! `systole export`: a model's weights as a file of Keras, PyTorch or safetensors, or the model as
 //! `.tflite` or ONNX.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run, check_out};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_out};
 use crate::commands::import::{rows_json, rows_table};
-use crate::commands::quantize::{self, Kind, QuantArgs};
+use crate::commands::quantize::{self, FileArithmetic, QuantArgs};
 use crate::models::run_directory;
 use crate::render::screen::{Screen, counted};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::PathBuf;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, ResultExt};
 use systole_nn::Model;
-use systole_weights::{Format, export};
+use systole_weights::{WeightFormat, export};
 
 #[derive(Args)]
 pub(crate) struct ExportArgs {
@@ -58,35 +58,35 @@ pub(crate) enum FormatName {
 
 impl FormatName {
     /// The format of weights, and how files end; `None`: a model of operators.
-    fn format(self) -> (Option<Format>, &'static [&'static str]) {
+    fn format(self) -> (Option<WeightFormat>, &'static [&'static str]) {
         match self {
-            FormatName::Keras => (Some(Format::Keras), &[".keras", ".h5"]),
-            FormatName::Torch => (Some(Format::Torch), &[".pt", ".pth", ".bin"]),
-            FormatName::Safetensors => (Some(Format::Safetensors), &[".safetensors"]),
+            FormatName::Keras => (Some(WeightFormat::Keras), &[".keras", ".h5"]),
+            FormatName::Torch => (Some(WeightFormat::Torch), &[".pt", ".pth", ".bin"]),
+            FormatName::Safetensors => (Some(WeightFormat::Safetensors), &[".safetensors"]),
             FormatName::Tflite => (None, &[".tflite"]),
             FormatName::Onnx => (None, &[".onnx"]),
         }
     }
 }
 
-impl Run for ExportArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for ExportArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
+fn run(args: &ExportArgs, screen: &Screen) -> CommandResult {
     let (format, endings) = args.format.format();
     let name = args.out.display().to_string();
     if !endings.iter().any(|e| name.ends_with(e)) {
         let e = Error::new(ErrorKind::Config, format!("{name} is no name of such a file")).at("--out");
-        return Err(Failure::usage(e.hint(format!("end it in {}", endings.join(" or ")))));
+        return Err(CommandError::usage(e.hint(format!("end it in {}", endings.join(" or ")))));
     }
     check_out(&args.out, args.force)?;
     let Some(format) = format else { return lite(args, screen) };
     if args.int8 || args.dynamic || args.float || !args.quant.is_empty() {
         let e = Error::new(ErrorKind::Config, "files of weights alone are not quantised").at("--format");
-        return Err(Failure::usage(
+        return Err(CommandError::usage(
             e.hint("choose --format tflite or onnx, or leave --int8 and its options out"),
         ));
     }
@@ -95,7 +95,7 @@ fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
     // Others have no ranges.
     model.strip_quantization()?;
     let made = export(&model, format, &args.out).at(|| file.clone())?;
-    write_atomically(&Disk, &args.out, &[&made.bytes])?;
+    write_atomically(&OsFileSystem, &args.out, &[&made.bytes])?;
     if screen.json {
         screen.object(&json!({
             "model_file": file, "file": args.out, "bytes": made.bytes.len(), "rows": rows_json(&made.rows),
@@ -114,20 +114,20 @@ fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-fn lite(args: &ExportArgs, screen: &Screen) -> Outcome {
+fn lite(args: &ExportArgs, screen: &Screen) -> CommandResult {
     let kind = match (args.int8, args.dynamic) {
-        (true, _) => Kind::Int8,
-        (_, true) => Kind::Dynamic,
-        _ => Kind::Float,
+        (true, _) => FileArithmetic::Int8,
+        (_, true) => FileArithmetic::Dynamic,
+        _ => FileArithmetic::Float,
     };
-    if kind == Kind::Dynamic && matches!(args.format, FormatName::Onnx) {
+    if kind == FileArithmetic::Dynamic && matches!(args.format, FormatName::Onnx) {
         let e = Error::new(ErrorKind::Config, "ONNX models have no weights of eight bits alone here")
             .at("--dynamic");
-        return Err(Failure::usage(e.hint("add --int8 instead, or choose --format tflite")));
+        return Err(CommandError::usage(e.hint("add --int8 instead, or choose --format tflite")));
     }
-    if kind != Kind::Int8 && !args.quant.is_empty() {
+    if kind != FileArithmetic::Int8 && !args.quant.is_empty() {
         let e = Error::new(ErrorKind::Config, "only --int8 looks at data").at("--format");
-        return Err(Failure::usage(e.hint("add --int8, or leave the options of calibration out")));
+        return Err(CommandError::usage(e.hint("add --int8, or leave the options of calibration out")));
     }
     quantize::make(&args.model, kind, &args.quant, &args.out, screen)
 }

@@ -1,7 +1,7 @@
 //! `systole generate`: what a language model makes of the begin of a text.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::config_of;
 use crate::models::model_data::tokenizer_of;
 use crate::models::run_directory;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use systole_datasets::Tokenizer;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
-use systole_nn::{Decoder, Generation, Model, Sampling};
+use systole_nn::{Decoder, Model, Sampling, TextGenerator};
 
 #[derive(Args)]
 pub(crate) struct GenerateArgs {
@@ -43,16 +43,16 @@ pub(crate) struct GenerateArgs {
     tokenizer: Option<PathBuf>,
 }
 
-impl Run for GenerateArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for GenerateArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &GenerateArgs, screen: &Screen) -> Outcome {
+fn run(args: &GenerateArgs, screen: &Screen) -> CommandResult {
     let sampling =
         Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
-    sampling.check().map_err(Failure::usage)?;
+    sampling.check().map_err(CommandError::usage)?;
     let file = run_directory::model_file(&args.model)?;
     let model = Model::load_to_predict(&file)?;
     let decoder = model.decoder().at(|| file.clone())?;
@@ -61,10 +61,10 @@ fn run(args: &GenerateArgs, screen: &Screen) -> Outcome {
     let tokens = tokenizer.encode(&prompt).at(|| "--prompt".into())?;
     tell_of_length(tokens.len(), &decoder);
     let began = Instant::now();
-    let mut text = Generation::new(decoder, &tokens, sampling)?.only(|id| tokenizer.has(id));
+    let mut text = TextGenerator::new(decoder, &tokens, sampling)?.only(|id| tokenizer.has(id));
     let read = began.elapsed().as_secs_f64();
     screen.piece(&prompt);
-    let mut told = Told::default();
+    let mut told = Utf8Stream::default();
     let (mut made, mut ended) = (Vec::new(), false);
     let began = Instant::now();
     while (made.len() as u64) < args.max_tokens {
@@ -141,12 +141,12 @@ fn tokenizer(args: &GenerateArgs, model: &Model, file: &str) -> Result<Arc<Token
 
 /// Text as bytes come in, of which a token may end within a character.
 #[derive(Default)]
-struct Told {
+struct Utf8Stream {
     text: String,
     waiting: Vec<u8>,
 }
 
-impl Told {
+impl Utf8Stream {
     /// The characters that are whole now.
     fn whole(&mut self, bytes: &[u8]) -> String {
         self.waiting.extend_from_slice(bytes);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn characters_are_shown_when_they_are_whole() {
-        let mut told = Told::default();
+        let mut told = Utf8Stream::default();
         let smile = "🙂".as_bytes();
         assert_eq!(told.whole(b"a"), "a");
         assert_eq!(told.whole(&smile[..1]), "");

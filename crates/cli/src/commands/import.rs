@@ -1,20 +1,20 @@
 //! `systole import`: weights of PyTorch, Hugging Face and Keras as a model file.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
-use crate::models::command_target::{Target, config_of};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::models::command_target::{CommandTarget, config_of};
 use crate::models::model_data::keep_tokenizer;
 use crate::render::screen::{Screen, counted, program, quoted, table};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use systole_config::Config;
+use systole_config::RunConfig;
 use systole_datasets::Tokenizer;
 use systole_ir::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_nn::loss::Loss;
 use systole_nn::metric::Metric;
 use systole_nn::{Architecture, Compile, Model};
-use systole_weights::{Report, Row, Source};
+use systole_weights::{ImportReport, ImportRow, WeightSource};
 
 #[derive(Args)]
 pub(crate) struct ImportArgs {
@@ -34,18 +34,18 @@ pub(crate) struct ImportArgs {
     force: bool,
 }
 
-impl Run for ImportArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for ImportArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &ImportArgs, screen: &Screen) -> Outcome {
+fn run(args: &ImportArgs, screen: &Screen) -> CommandResult {
     crate::args::exit_status::check_out(&args.out, args.force)?;
     if !args.file.exists() {
         return Err(crate::models::command_target::missing(&args.file).into());
     }
-    let source = Source::open(&args.file)?;
+    let source = WeightSource::open(&args.file)?;
     let place = || args.file.display().to_string();
     let mut model = model(args, &source)?;
     let mut report = source.fill(&mut model, args.partial).at(place)?;
@@ -73,13 +73,13 @@ fn bring_tokenizer(args: &ImportArgs, model: &mut Model) -> Option<String> {
 }
 
 /// The model that the weights are for: named, or what the file says.
-fn model(args: &ImportArgs, source: &Source) -> Result<Model, Failure> {
+fn model(args: &ImportArgs, source: &WeightSource) -> Result<Model, CommandError> {
     let place = || args.file.display().to_string();
     let Some(name) = &args.model else {
         let told = source.architecture().at(place)?;
         let (layers, inputs) = told.ok_or_else(|| {
             let what = format!("{} does not say what model its weights are of", args.file.display());
-            Failure::usage(
+            CommandError::usage(
                 Error::new(ErrorKind::Config, what)
                     .because(format!(
                         "it is {}, and its names are those of no ResNet, GPT-2, BERT or ViT",
@@ -92,9 +92,9 @@ fn model(args: &ImportArgs, source: &Source) -> Result<Model, Failure> {
         })?;
         return Ok(built(layers, &inputs, None)?);
     };
-    let target = Target::of_model(name).map_err(|e| Failure::usage(e.at("--model")))?;
+    let target = CommandTarget::of_model(name).map_err(|e| CommandError::usage(e.at("--model")))?;
     let Some(config) = target.config()? else {
-        let Target::Model(path) = &target else {
+        let CommandTarget::Model(path) = &target else {
             return Err(Error::new(ErrorKind::Bug, "a name without a configuration").into());
         };
         return Ok(Model::load_to_predict(path)?);
@@ -107,9 +107,9 @@ fn model(args: &ImportArgs, source: &Source) -> Result<Model, Failure> {
 }
 
 /// A compiled model with fresh weights.
-fn built(layers: Architecture, inputs: &[TensorType], config: Option<&Config>) -> Result<Model> {
+fn built(layers: Architecture, inputs: &[TensorType], config: Option<&RunConfig>) -> Result<Model> {
     let mut model = Model::new(layers);
-    let usual = config.map(Config::usual_sample);
+    let usual = config.map(RunConfig::usual_sample);
     // Of the size that the configuration's data have, where the layers take it.
     let usual = usual.map(|sample| vec![sample]).filter(|sample| model.output_for(sample).is_ok());
     let inputs = usual.as_deref().unwrap_or(inputs);
@@ -144,7 +144,7 @@ fn dims(shape: &[usize]) -> String {
 }
 
 /// The table of names.
-pub(crate) fn rows_table(rows: &[Row], heads: [&str; 5]) -> String {
+pub(crate) fn rows_table(rows: &[ImportRow], heads: [&str; 5]) -> String {
     let mut lines = vec![heads.map(String::from).to_vec()];
     lines.extend(
         rows.iter()
@@ -153,12 +153,13 @@ pub(crate) fn rows_table(rows: &[Row], heads: [&str; 5]) -> String {
     table(&lines)
 }
 
-pub(crate) fn rows_json(rows: &[Row]) -> Vec<Value> {
-    let row = |r: &Row| json!({"theirs": r.theirs, "from": r.from, "ours": r.ours, "to": r.to, "how": r.how});
+pub(crate) fn rows_json(rows: &[ImportRow]) -> Vec<Value> {
+    let row =
+        |r: &ImportRow| json!({"theirs": r.theirs, "from": r.from, "ours": r.ours, "to": r.to, "how": r.how});
     rows.iter().map(row).collect()
 }
 
-fn show(args: &ImportArgs, source: &Source, model: &Model, report: &Report, screen: &Screen) {
+fn show(args: &ImportArgs, source: &WeightSource, model: &Model, report: &ImportReport, screen: &Screen) {
     let params: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
     if screen.json {
         let has_config = config_of(model, "").ok().flatten().is_some();

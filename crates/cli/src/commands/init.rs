@@ -1,13 +1,13 @@
 //! `systole init`: a commented TOML file to start from.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::render::screen::{Screen, program, quoted};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
-use systole_config::{Config, Draft};
-use systole_data::file_system::{Disk, write_atomically};
+use systole_config::{ConfigDraft, RunConfig};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind};
 
 #[derive(Args)]
@@ -23,22 +23,22 @@ pub(crate) struct InitArgs {
     force: bool,
 }
 
-impl Run for InitArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for InitArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &InitArgs, screen: &Screen) -> Outcome {
+fn run(args: &InitArgs, screen: &Screen) -> CommandResult {
     if args.preset.contains(['.', '/']) {
         let e = Error::new(ErrorKind::Config, format!("there is no preset `{}`", args.preset));
         let to = quoted(&args.preset);
-        return Err(Failure::usage(
+        return Err(CommandError::usage(
             e.hint(format!("to write a preset into that file: init PRESET --out {to}")),
         ));
     }
-    Draft::preset(&args.preset).map_err(Failure::usage)?;
-    let text = Config::preset_text(&args.preset).unwrap_or_default();
+    ConfigDraft::preset(&args.preset).map_err(CommandError::usage)?;
+    let text = RunConfig::preset_text(&args.preset).unwrap_or_default();
     let Some(path) = &args.out else {
         match screen.json {
             true => screen.object(&json!({"preset": args.preset, "toml": text})),
@@ -50,7 +50,7 @@ fn run(args: &InitArgs, screen: &Screen) -> Outcome {
         let e = Error::new(ErrorKind::Io, format!("{} exists already", path.display()));
         return Err(e.hint("choose another file with --out, or --force to replace it").into());
     }
-    write_atomically(&Disk, path, &[text.as_bytes()])?;
+    write_atomically(&OsFileSystem, path, &[text.as_bytes()])?;
     if screen.json {
         screen.object(&json!({"preset": args.preset, "file": path}));
     }

@@ -1,7 +1,7 @@
 //! `systole layers`: built-in layers and what each can do besides computing.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::render::screen::{Screen, table};
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -14,8 +14,8 @@ pub(crate) struct LayersArgs {
     layer: Option<String>,
 }
 
-impl Run for LayersArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for LayersArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         let mut all = layer_capabilities();
         if let Some(name) = &self.layer {
             let known: Vec<&str> = all.iter().map(|layer| layer.class).collect();

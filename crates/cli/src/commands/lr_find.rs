@@ -1,18 +1,18 @@
 //! `systole lr-find`: which learning rate to train with.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::commands::train::{TrainArgs, rate_of};
-use crate::render::chart::{Axis, Chart};
+use crate::render::chart::{Chart, ChartAxis};
 use crate::render::screen::{Screen, counted, program, quoted};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
-use systole_config::{Config, LrFindSection};
-use systole_data::file_system::Disk;
+use systole_config::{LrFindSection, RunConfig};
+use systole_data::file_system::OsFileSystem;
 use systole_ir::{Error, ErrorKind};
-use systole_nn::{LrFinder, SUGGESTIONS, write_atomically};
+use systole_nn::{LrFindResult, SUGGESTIONS, write_atomically};
 use systole_progress::terminal;
 
 #[derive(Args)]
@@ -39,15 +39,15 @@ pub(crate) struct LrFindArgs {
     apply: bool,
 }
 
-impl Run for LrFindArgs {
-    fn run(mut self, common: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for LrFindArgs {
+    fn run(mut self, common: &CommonArgs, screen: &Screen) -> CommandResult {
         let svg = self.picture()?;
         let (mut model, config, data) = self.train.begin(screen)?;
         let asked = self.asked(&config);
         let found = model.lr_find(&config.train_pipeline(&data), asked.options())?;
         if let Some(path) = &svg {
             let drawn = with_chart(&found, &SUGGESTIONS, |chart| chart.svg("Loss by learning rate"));
-            write_atomically(&Disk, path, &[drawn.as_bytes()])?;
+            write_atomically(&OsFileSystem, path, &[drawn.as_bytes()])?;
         }
         if !screen.json {
             self.show(&found, &asked.suggest, screen);
@@ -67,7 +67,7 @@ impl Run for LrFindArgs {
 
 impl LrFindArgs {
     /// Where the picture goes: `--out` names a file, and only with `--apply` a run's folder.
-    fn picture(&mut self) -> Result<Option<PathBuf>, Failure> {
+    fn picture(&mut self) -> Result<Option<PathBuf>, CommandError> {
         let is_svg = |path: &Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("svg"));
         match self.train.out.take() {
             Some(out) if is_svg(&out) => Ok(Some(out)),
@@ -78,7 +78,7 @@ impl LrFindArgs {
             Some(out) => {
                 let what = format!("{} is no file that a curve is drawn into", out.display());
                 let e = Error::new(ErrorKind::Config, what).at("--out");
-                Err(Failure::usage(
+                Err(CommandError::usage(
                     e.hint("name a file that ends in .svg; with --apply a folder for the run"),
                 ))
             }
@@ -87,7 +87,7 @@ impl LrFindArgs {
     }
 
     /// The arguments, and what the configuration says where they are not given.
-    fn asked(&self, config: &Config) -> LrFindSection {
+    fn asked(&self, config: &RunConfig) -> LrFindSection {
         let section = config.lr_find.clone().unwrap_or_default();
         LrFindSection {
             suggest: self.suggest.clone().unwrap_or(section.suggest),
@@ -99,7 +99,7 @@ impl LrFindArgs {
         }
     }
 
-    fn show(&self, found: &LrFinder, suggest: &str, screen: &Screen) {
+    fn show(&self, found: &LrFindResult, suggest: &str, screen: &Screen) {
         let chosen = found.suggestion(suggest);
         let width = terminal::width().unwrap_or(80).min(100);
         screen.line(with_chart(found, &[suggest], |chart| chart.text(width, 14)));
@@ -133,11 +133,11 @@ impl LrFindArgs {
 }
 
 /// The whole curve with some of what it suggests.
-fn with_chart(found: &LrFinder, names: &[&str], draw: impl FnOnce(&Chart<'_>) -> String) -> String {
+fn with_chart(found: &LrFindResult, names: &[&str], draw: impl FnOnce(&Chart<'_>) -> String) -> String {
     let marks: Vec<(&str, f64)> =
         names.iter().filter_map(|name| Some((*name, found.suggestion(name)?))).collect();
     draw(&Chart {
-        axis: Axis::Rates,
+        axis: ChartAxis::Rates,
         x: &found.rates,
         y: &found.losses,
         marks: &marks,
@@ -150,7 +150,7 @@ fn shown(rate: f64) -> String {
     format!("{rate:.1e}")
 }
 
-fn object(found: &LrFinder, svg: Option<&Path>) -> Value {
+fn object(found: &LrFindResult, svg: Option<&Path>) -> Value {
     let suggestions: Map<String, Value> =
         SUGGESTIONS.iter().map(|name| (name.to_string(), json!(found.suggestion(name)))).collect();
     let losses: Vec<Option<f64>> = found.losses.iter().map(|l| l.is_finite().then_some(*l)).collect();

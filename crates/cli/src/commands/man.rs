@@ -1,14 +1,14 @@
 //! `systole man`: a manual page for each command.
 
 use crate::args::clap_root;
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::render::screen::{Screen, quoted};
 use clap::{Args, Command};
 use clap_mangen::Man;
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, Result};
 
 #[derive(Args)]
@@ -18,8 +18,8 @@ pub(crate) struct ManArgs {
     out: PathBuf,
 }
 
-impl Run for ManArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for ManArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         std::fs::create_dir_all(&self.out)
             .map_err(|e| Error::io("cannot make the folder", &self.out, e).hint("choose another one"))?;
         let mut whole = clap_root::command().disable_help_subcommand(true);
@@ -45,7 +45,7 @@ fn write(command: &Command, folder: &Path, files: &mut Vec<String>) -> Result<()
     Man::new(command.clone())
         .render(&mut page)
         .map_err(|e| Error::io("cannot make the page", &path, e).hint("choose another folder"))?;
-    write_atomically(&Disk, &path, &[&page])?;
+    write_atomically(&OsFileSystem, &path, &[&page])?;
     files.push(name);
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
     shown.into_iter().try_for_each(|command| write(command, folder, files))

@@ -42,8 +42,8 @@ mod tpu1;
 mod train;
 mod translate;
 
-use crate::args::common::{self, Common};
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::{self, CommonArgs};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::args::{clap_root, plugins, suggest};
 use crate::render::screen::{self, Screen};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -52,7 +52,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, knobs as variables};
 use systole_runtime::trace;
 
@@ -64,8 +64,8 @@ macro_rules! commands {
             $($(#[$about])* $(#[cfg(feature = $feature)])? $name($args),)*
         }
 
-        impl Run for Command {
-            fn run(self, common: &Common, screen: &Screen) -> Outcome {
+        impl RunCommand for Command {
+            fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
                 match self {
                     $($(#[cfg(feature = $feature)])? Command::$name(args) => args.run(common, screen),)*
                 }
@@ -191,7 +191,7 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 }
 
 /// Every command with its options: what `--help` shows and the guide to the command line is made of.
@@ -222,7 +222,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli, screen: &Screen) -> Outcome {
+fn run(cli: Cli, screen: &Screen) -> CommandResult {
     start(&cli.common, cli.command.own_devices())?;
     let flame = cli.common.flame.clone();
     let traced = cli.common.trace.as_ref().filter(|_| !cli.command.writes_its_own_trace());
@@ -238,9 +238,9 @@ fn run(cli: Cli, screen: &Screen) -> Outcome {
     Ok(code)
 }
 
-fn start(common: &Common, own_devices: Option<&str>) -> Result<(), Failure> {
+fn start(common: &CommonArgs, own_devices: Option<&str>) -> Result<(), CommandError> {
     for knob in [variables::LOG, variables::THREADS, variables::GRACE, variables::PARANOID] {
-        knob.number().map_err(Failure::usage)?;
+        knob.number().map_err(CommandError::usage)?;
     }
     if let Some(n) = common.threads {
         variables::override_value(variables::THREADS, n.to_string());
@@ -255,7 +255,7 @@ fn start(common: &Common, own_devices: Option<&str>) -> Result<(), Failure> {
             variables::override_value(variables::PJRT_PLUGIN, plugin);
         }
     }
-    plugins::set_options(common, own_devices).map_err(Failure::usage)?;
+    plugins::set_options(common, own_devices).map_err(CommandError::usage)?;
     if let Some(what) = common.profile {
         variables::override_value(variables::PROFILE, what.name());
     }
@@ -263,14 +263,14 @@ fn start(common: &Common, own_devices: Option<&str>) -> Result<(), Failure> {
     let shown = variables::LOG.get_usize().max(asked.into());
     screen::show_events(shown);
     if common.flame.is_some() {
-        variables::override_value(variables::PROFILE, common::Profile::Kernels.name());
+        variables::override_value(variables::PROFILE, common::ProfileDetail::Kernels.name());
     }
     let level = if common.flame.is_some() { shown.max(2) } else { shown };
     if level > 0 {
         systole_runtime::events::install(level, screen::log_event);
     }
     systole::register();
-    plugins::check_device(common).map_err(Failure::usage)
+    plugins::check_device(common).map_err(CommandError::usage)
 }
 
 /// The flame graph of all programs that have run, and are dropped by now.
@@ -279,7 +279,7 @@ fn draw_flames(path: &Path) -> Result<(), Error> {
         let e = Error::new(ErrorKind::Config, "there is nothing to draw a flame graph of").at("--flame");
         return Err(e.because("no program ran on the CPU engine, which alone tells of its kernels"));
     };
-    write_atomically(&Disk, path, &[svg.as_bytes()])
+    write_atomically(&OsFileSystem, path, &[svg.as_bytes()])
 }
 
 fn defect(panic: &(dyn Any + Send)) -> Error {
@@ -288,7 +288,7 @@ fn defect(panic: &(dyn Any + Send)) -> Error {
     Error::new(ErrorKind::Bug, text).hint("please report this, with the command and its input")
 }
 
-fn report_failure(screen: &Screen, failure: &Failure) {
+fn report_failure(screen: &Screen, failure: &CommandError) {
     let e = &failure.error;
     screen.error(&e.to_string());
     if screen.json {

@@ -1,24 +1,24 @@
 //! `systole ops`: the table of operations.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::render::screen::{Screen, table};
 use clap::Args;
 use serde_json::{Value, json};
-use systole_ir::op::{Entry, OpRule, TABLE};
+use systole_ir::op::{OpEntry, OpRule, TABLE};
 use systole_ir::{DType, TensorType};
 
 #[derive(Args)]
 pub(crate) struct OpsArgs {}
 
-impl Run for OpsArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for OpsArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         ops(screen)
     }
 }
 
 /// Every op: name, what it does, where it is specified, whether it has a derivative, which element types it takes.
-fn ops(screen: &Screen) -> Outcome {
+fn ops(screen: &Screen) -> CommandResult {
     if screen.json {
         screen.object(&TABLE.iter().map(as_json).collect::<Value>());
         return Ok(0);
@@ -33,18 +33,18 @@ fn ops(screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-fn as_json(e: &Entry) -> Value {
+fn as_json(e: &OpEntry) -> Value {
     let types: Vec<&str> = dtypes(e).iter().map(|d| d.name()).collect();
     json!({"name": e.name, "doc": e.doc, "spec": e.spec, "derivative": differentiable(e), "dtypes": types})
 }
 
-fn differentiable(e: &Entry) -> bool {
+fn differentiable(e: &OpEntry) -> bool {
     (e.samples)().iter().any(|s| s.differentiable)
 }
 
 /// The element types that the op's own type rule accepts, tried on its samples. Ops with bodies take what their
 /// bodies take, so trying another type with the same body would say nothing: they are given all types.
-fn dtypes(e: &Entry) -> Vec<DType> {
+fn dtypes(e: &OpEntry) -> Vec<DType> {
     let samples = (e.samples)();
     let nodes = samples.iter().flat_map(|s| s.graph.nodes.iter().map(move |n| (s, n)));
     let uses: Vec<(&dyn OpRule, Vec<TensorType>)> = nodes

@@ -1,7 +1,7 @@
 //! `systole run`: a program of another system, or of our own, on a device.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::program::{self, InputArgs};
 use crate::models::tflite;
 use crate::render::screen::{Screen, note, number_of, table};
@@ -11,11 +11,11 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_ir::{Error, ErrorKind, Literal, Result, Scalar};
-use systole_mlir::import::Imported;
-use systole_program::files::{self, Format};
-use systole_program::program_file::{self, Source};
-use systole_program::run::{Ran, Runner};
-use systole_program::summary::Summary;
+use systole_mlir::import::ImportedProgram;
+use systole_program::files::{self, ArrayFileFormat};
+use systole_program::program_file::{self, ParsedProgram};
+use systole_program::run::{ProgramRunner, RunResults};
+use systole_program::summary::ArraySummary;
 use systole_runtime::backend;
 
 #[derive(Args)]
@@ -34,13 +34,13 @@ pub(crate) struct RunArgs {
     repeat: Option<u32>,
 }
 
-impl Run for RunArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for RunArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &RunArgs, screen: &Screen) -> Outcome {
+fn run(args: &RunArgs, screen: &Screen) -> CommandResult {
     if tflite::is_lite(&args.program) {
         return tflite::run(
             &args.program,
@@ -50,8 +50,12 @@ fn run(args: &RunArgs, screen: &Screen) -> Outcome {
             screen,
         );
     }
-    let format =
-        args.output.as_deref().map(Format::of).transpose().map_err(|e| Failure::usage(e.at("--output")))?;
+    let format = args
+        .output
+        .as_deref()
+        .map(ArrayFileFormat::of)
+        .transpose()
+        .map_err(|e| CommandError::usage(e.at("--output")))?;
     let (source, functions) = args.inputs.functions(&args.program)?;
     if let [function] = &functions[..] {
         let (object, code) = run_one(args, &source, function.as_deref(), format, screen)?;
@@ -63,7 +67,7 @@ fn run(args: &RunArgs, screen: &Screen) -> Outcome {
             ErrorKind::Config,
             format!("{} has {} tests and no program", args.program, functions.len()),
         );
-        return Err(Failure::usage(
+        return Err(CommandError::usage(
             e.at("--output").hint("--function names the one whose results are written"),
         ));
     }
@@ -92,9 +96,9 @@ fn run(args: &RunArgs, screen: &Screen) -> Outcome {
 /// Runs one function; what there is to tell as an object, and the exit code.
 fn run_one(
     args: &RunArgs,
-    source: &Source,
+    source: &ParsedProgram,
     function: Option<&str>,
-    format: Option<Format>,
+    format: Option<ArrayFileFormat>,
     screen: &Screen,
 ) -> Result<(Option<Value>, u8)> {
     let told = |e: Error| e.at(program::called(&args.program).to_string());
@@ -108,7 +112,7 @@ fn run_one(
     }
     let (inputs, given) = args.inputs.values(&program)?;
     let device = backend("auto")?;
-    let runner = Runner::new(&program, &device).map_err(told)?;
+    let runner = ProgramRunner::new(&program, &device).map_err(told)?;
     let buffers = runner.put(&inputs)?;
     let mut times = vec![];
     let mut results = timed(&runner, &buffers, &mut times).map_err(told)?;
@@ -131,8 +135,8 @@ fn run_one(
 }
 
 /// Writes the results to a file.
-fn write(path: &Path, format: Format, ran: &Ran) -> Result<()> {
-    let stored = |(i, v): (usize, &systole_program::run::Value)| {
+fn write(path: &Path, format: ArrayFileFormat, ran: &RunResults) -> Result<()> {
+    let stored = |(i, v): (usize, &systole_program::run::ResultValue)| {
         Ok((format!("out{i}"), files::stored(&v.face.element.name(), &v.face.dims, v.bytes()?)?))
     };
     let arrays = ran.values.iter().enumerate().map(stored).collect::<Result<_>>()?;
@@ -141,7 +145,7 @@ fn write(path: &Path, format: Format, ran: &Ran) -> Result<()> {
 
 /// Runs once, to the end.
 fn timed(
-    runner: &Runner,
+    runner: &ProgramRunner,
     inputs: &[systole_runtime::Buffer],
     times: &mut Vec<f64>,
 ) -> Result<Vec<systole_runtime::Buffer>> {
@@ -154,14 +158,14 @@ fn timed(
 /// What there is to tell.
 struct Answer<'a> {
     args: &'a RunArgs,
-    program: &'a Imported,
+    program: &'a ImportedProgram,
     device: &'a str,
     given: String,
-    runner: &'a Runner,
+    runner: &'a ProgramRunner,
     /// Milliseconds of the first run, and of the others in order of length.
     first: f64,
     times: Vec<f64>,
-    ran: Ran,
+    ran: RunResults,
 }
 
 impl Answer<'_> {
@@ -182,8 +186,8 @@ impl Answer<'_> {
         match &self.args.output {
             Some(path) => screen.line(format!("{}: {}", path.display(), self.names())),
             None => {
-                let row = |(i, v): (usize, &systole_program::run::Value)| {
-                    vec![format!("out{i}"), v.ty(), Summary::of(&v.held).to_string()]
+                let row = |(i, v): (usize, &systole_program::run::ResultValue)| {
+                    vec![format!("out{i}"), v.ty(), ArraySummary::of(&v.held).to_string()]
                 };
                 let rows: Vec<Vec<String>> = self.ran.values.iter().enumerate().map(row).collect();
                 if !rows.is_empty() {
@@ -194,7 +198,7 @@ impl Answer<'_> {
     }
 
     fn names(&self) -> String {
-        let one = |(i, v): (usize, &systole_program::run::Value)| format!("out{i} {}", v.ty());
+        let one = |(i, v): (usize, &systole_program::run::ResultValue)| format!("out{i} {}", v.ty());
         self.ran.values.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
     }
 
@@ -252,8 +256,8 @@ impl Answer<'_> {
 }
 
 /// A result for programs.
-fn result(i: usize, v: &systole_program::run::Value) -> Value {
-    let s = Summary::of(&v.held);
+fn result(i: usize, v: &systole_program::run::ResultValue) -> Value {
+    let s = ArraySummary::of(&v.held);
     let mut o = Map::new();
     let mut put = |key: &str, value: Value| drop(o.insert(key.into(), value));
     put("name", json!(format!("out{i}")));

@@ -1,7 +1,7 @@
 //! `systole setup`: fetches a plugin with the user's pip, checks it, and puts it where Systole finds it.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::render::screen::Screen;
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -11,20 +11,20 @@ use std::path::Path;
 use std::process::Command;
 use systole_devices::plugin_cache;
 use systole_ir::{Error, ErrorKind, Result, knobs};
-use systole_pjrt::{Platform, Plugin};
+use systole_pjrt::{AcceleratorPlatform, Plugin};
 
 #[derive(Args)]
 pub(crate) struct SetupArgs {
     /// What for
     #[arg(value_enum)]
-    platform: Which,
+    platform: SetupPlatform,
     /// The package's version [default: the newest; of xla-cpu the one whose hash is known]
     #[arg(long, value_name = "VERSION")]
     version: Option<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Which {
+enum SetupPlatform {
     /// Google's libtpu: compiles for TPUs that are not here, and runs on those that are
     Tpu,
     /// The CUDA plugin of the OpenXLA project, and NVIDIA's assembler, which it needs to compile for GPUs that are not here
@@ -35,16 +35,16 @@ enum Which {
 }
 
 /// What is taken from a package: each file of it, and where that goes in the folder of plugins.
-struct Package {
+struct PipPackage {
     name: &'static str,
     files: &'static [(&'static str, &'static str)],
     /// Version and the SHA-256 of its one file, where no other is taken.
     pinned: Option<(&'static str, &'static str)>,
 }
 
-impl Package {
-    const fn newest(name: &'static str, files: &'static [(&'static str, &'static str)]) -> Package {
-        Package { name, files, pinned: None }
+impl PipPackage {
+    const fn newest(name: &'static str, files: &'static [(&'static str, &'static str)]) -> PipPackage {
+        PipPackage { name, files, pinned: None }
     }
 
     /// What pip is asked for.
@@ -84,34 +84,35 @@ impl Package {
 }
 
 /// XLA's CPU client as a plugin, built by the project lammps-jax from the XLA of the jaxlib of the same version.
-const XLA_CPU: Package = Package {
+const XLA_CPU: PipPackage = PipPackage {
     name: "lammps-jax-pjrt-cpu",
     files: &[("lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so", "xla/pjrt_c_api_cpu_plugin.so")],
     pinned: Some(("0.11.2", "ad1309ac822b1b24d51b7f9947c7c9fa9ef5d67f390584cbc3d1fa2428fed9c2")),
 };
 
 /// The first package has the plugin; `--version` is its version. The plugin looks for the others in `../nvidia/cu13`.
-fn packages(which: Which) -> (Platform, &'static [Package]) {
+fn packages(which: SetupPlatform) -> (AcceleratorPlatform, &'static [PipPackage]) {
     match which {
-        Which::Tpu => {
-            (Platform::Tpu, const { &[Package::newest("libtpu", &[("libtpu/libtpu.so", "tpu/libtpu.so")])] })
-        }
-        Which::Cuda => (
-            Platform::Cuda,
+        SetupPlatform::Tpu => (
+            AcceleratorPlatform::Tpu,
+            const { &[PipPackage::newest("libtpu", &[("libtpu/libtpu.so", "tpu/libtpu.so")])] },
+        ),
+        SetupPlatform::Cuda => (
+            AcceleratorPlatform::Cuda,
             const {
                 &[
-                    Package::newest(
+                    PipPackage::newest(
                         "jax-cuda13-pjrt",
                         &[("jax_plugins/xla_cuda13/xla_cuda_plugin.so", "cuda/xla_cuda_plugin.so")],
                     ),
-                    Package::newest(
+                    PipPackage::newest(
                         "nvidia-cuda-nvcc==13.*",
                         &[
                             ("nvidia/cu13/bin/ptxas", "nvidia/cu13/bin/ptxas"),
                             ("nvidia/cu13/bin/nvlink", "nvidia/cu13/bin/nvlink"),
                         ],
                     ),
-                    Package::newest(
+                    PipPackage::newest(
                         "nvidia-nvvm==13.*",
                         &[(
                             "nvidia/cu13/nvvm/libdevice/libdevice.10.bc",
@@ -121,35 +122,36 @@ fn packages(which: Which) -> (Platform, &'static [Package]) {
                 ]
             },
         ),
-        Which::Xla => (Platform::Xla, &[XLA_CPU]),
+        SetupPlatform::Xla => (AcceleratorPlatform::Xla, &[XLA_CPU]),
     }
 }
 
-impl Run for SetupArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for SetupArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &SetupArgs, screen: &Screen) -> Outcome {
+fn run(args: &SetupArgs, screen: &Screen) -> CommandResult {
     let (platform, packages) = packages(args.platform);
     let cache = plugin_cache().ok_or_else(|| {
         Error::new(ErrorKind::Config, "there is no folder for downloads").hint("name one with SYSTOLE_CACHE")
     })?;
     screen.line(match platform {
-        Platform::Tpu => {
+        AcceleratorPlatform::Tpu => {
             "libtpu is Google's software; its use is under your agreement with Google (Google Cloud's terms)."
         }
-        Platform::Cuda => {
+        AcceleratorPlatform::Cuda => {
             "ptxas, nvlink and libdevice are NVIDIA's software; their use is under NVIDIA's CUDA terms."
         }
-        Platform::Xla => {
+        AcceleratorPlatform::Xla => {
             "XLA's CPU client is built by the project lammps-jax and under the Apache License 2.0; 63 MB to download."
         }
     });
     let mut fetched = Vec::new();
     for (i, package) in packages.iter().enumerate() {
-        let wanted = package.wanted(args.version.as_deref().filter(|_| i == 0)).map_err(Failure::usage)?;
+        let wanted =
+            package.wanted(args.version.as_deref().filter(|_| i == 0)).map_err(CommandError::usage)?;
         if package.is_there(&cache) {
             screen.detail(format!("{wanted} was fetched before, and has the hash that it must have"));
             fetched.push(wanted);
@@ -220,7 +222,7 @@ fn python(first: &[&str], paths: &[&Path], last: &[&str]) -> Result<()> {
 }
 
 /// Moves a file to its place when its hash is the one that its package states, and the one that is known here.
-fn place(package: &Package, work: &Path, file: &str, to: &Path) -> Result<()> {
+fn place(package: &PipPackage, work: &Path, file: &str, to: &Path) -> Result<()> {
     let unpacked = work.join("unpacked");
     let from = unpacked.join(file);
     let bytes = fs::read(&from).map_err(|e| Error::io("the package lacks", &from, e))?;
@@ -294,7 +296,7 @@ mod tests {
         for (hash, fits) in [("AAAA", false), (good.as_str(), true)] {
             fs::write(package.join("libtpu/libtpu.so"), "library").unwrap();
             fs::write(&record, format!("libtpu/libtpu.so,sha256={hash},7\n")).unwrap();
-            let libtpu = Package::newest("libtpu", &[]);
+            let libtpu = PipPackage::newest("libtpu", &[]);
             let placed = place(&libtpu, &work, "libtpu/libtpu.so", &work.join("cache/libtpu.so"));
             assert_eq!(placed.is_ok(), fits, "{placed:?}");
         }

@@ -1,8 +1,8 @@
 //! `systole summary`: a model's layers.
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
-use crate::models::command_target::Target;
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
+use crate::models::command_target::CommandTarget;
 use crate::models::onnx;
 use crate::models::tflite;
 use crate::render::screen::Screen;
@@ -16,22 +16,22 @@ pub(crate) struct SummaryArgs {
     target: String,
 }
 
-impl Run for SummaryArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for SummaryArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         summary(&self.target, screen)
     }
 }
 
 /// Layers, output shapes, numbers of weights.
-fn summary(target: &str, screen: &Screen) -> Outcome {
+fn summary(target: &str, screen: &Screen) -> CommandResult {
     if tflite::is_lite(target) {
         return tflite::summary(target, screen);
     }
     if onnx::is_onnx(target) {
         return onnx::summary(target, screen);
     }
-    let model = match Target::of_model(target)? {
-        Target::Model(path) => Model::load_to_predict(path)?,
+    let model = match CommandTarget::of_model(target)? {
+        CommandTarget::Model(path) => Model::load_to_predict(path)?,
         other => other.model()?,
     };
     if !screen.json {

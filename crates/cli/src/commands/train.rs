@@ -1,25 +1,27 @@
 //! `systole train`: from arguments to a trained, saved and tested model.
 
-use crate::args::common::{Common, DataArgs};
-use crate::args::exit_status::{Failure, Outcome, Run};
-use crate::models::command_target::{Target, config_of, set_all};
+use crate::args::common::{CommonArgs, DataArgs};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::models::command_target::{CommandTarget, config_of, set_all};
 use crate::models::model_data::{set_columns, tokenizer_of};
-use crate::models::run_directory::{Record, Resume, SaveArgs, found_rate, model_file};
+use crate::models::run_directory::{ResumeMode, RunRecord, SaveArgs, found_rate, model_file};
 use crate::render::screen::{Screen, counted};
-use crate::run::initial_model::{Prepared, prepared};
-use crate::run::training::{Folder, Start, announce_data, barebones, fast_dev_run, load_data, train};
+use crate::run::initial_model::{InitialModel, prepared};
+use crate::run::training::{
+    RunDirectory, RunStart, announce_data, barebones, fast_dev_run, load_data, train,
+};
 use crate::run::user_data::beside_model;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
-use systole_config::{Config, Draft, Logger, LrFindSection};
+use systole_config::{ConfigDraft, Logger, LrFindSection, RunConfig};
 use systole_datasets::{
     DataDir, RecordOptions, Tokenizer, TrainingData, holds_records, is_of_records, picture_size_for,
     picture_size_of_records,
 };
 use systole_ir::{Error, ErrorKind};
-use systole_nn::{LrFinder, Model};
+use systole_nn::{LrFindResult, Model};
 
 #[derive(Args)]
 pub(crate) struct TrainArgs {
@@ -111,7 +113,7 @@ pub(crate) struct TrainArgs {
     pub(crate) out: Option<PathBuf>,
     /// What to do with a run that the folder holds
     #[arg(long, value_enum, default_value_t)]
-    resume: Resume,
+    resume: ResumeMode,
     #[command(flatten)]
     save: SaveArgs,
     /// Write the run for TensorBoard into the folder `tensorboard` of the run's, as is done by default; `none`: not even where the
@@ -158,19 +160,19 @@ enum LoggerArg {
 }
 
 /// What to train on, and why that.
-struct Plan {
-    config: Config,
+struct TrainingSetup {
+    config: RunConfig,
     data: TrainingData,
     reason: String,
 }
 
-impl Run for TrainArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for TrainArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(self, screen)
     }
 }
 
-fn run(mut args: TrainArgs, screen: &Screen) -> Outcome {
+fn run(mut args: TrainArgs, screen: &Screen) -> CommandResult {
     let began = Instant::now();
     args.from = args.from.as_deref().map(model_file).transpose()?;
     let earlier = args.from.as_ref().map(Model::load).transpose()?;
@@ -179,7 +181,7 @@ fn run(mut args: TrainArgs, screen: &Screen) -> Outcome {
         return print_config(&args.configured(draft)?, screen);
     }
     let known = earlier.as_ref().map_or(Ok(None), tokenizer_of)?;
-    let Plan { config, data, reason } = args.plan(draft, known, screen)?;
+    let TrainingSetup { config, data, reason } = args.plan(draft, known, screen)?;
     let earlier = args.origin(earlier, &config)?;
     // What only begins with the weights of another model has no epochs yet.
     let initial_epoch = earlier.as_ref().filter(|_| config.fine_tune.is_none()).map_or(0, Model::epochs);
@@ -193,14 +195,14 @@ fn run(mut args: TrainArgs, screen: &Screen) -> Outcome {
     let identity = data.identity.clone();
     let from = args.from.clone();
     let start = earlier.as_ref().map(|m| format!("{} steps, mark {}", m.steps(), m.digest_of_weights()));
-    let record = Record { config, reason, from, initial_epoch, start, data: identity, devices: None };
+    let record = RunRecord { config, reason, from, initial_epoch, start, data: identity, devices: None };
     let folder = match &args.out {
         Some(out) => out.clone(),
         None => record.folder(&Path::new("runs").join(args.run_name(&data.name)))?,
     };
-    let folder = Folder::make(folder, &data.name)?;
+    let folder = RunDirectory::make(folder, &data.name)?;
     train(
-        Start { record, data, earlier, pause_after: None },
+        RunStart { record, data, earlier, pause_after: None },
         folder,
         (args.resume, &args.save),
         began,
@@ -210,14 +212,18 @@ fn run(mut args: TrainArgs, screen: &Screen) -> Outcome {
 
 impl TrainArgs {
     /// The model that a run would begin with, its configuration and its data.
-    pub(crate) fn begin(&mut self, screen: &Screen) -> Result<(Model, Config, TrainingData), Failure> {
+    pub(crate) fn begin(
+        &mut self,
+        screen: &Screen,
+    ) -> Result<(Model, RunConfig, TrainingData), CommandError> {
         self.from = self.from.as_deref().map(model_file).transpose()?;
         let earlier = self.from.as_ref().map(Model::load).transpose()?;
         let draft = self.draft(earlier.as_ref())?;
         let known = earlier.as_ref().map_or(Ok(None), tokenizer_of)?;
-        let Plan { config, data, .. } = self.plan(draft, known, screen)?;
+        let TrainingSetup { config, data, .. } = self.plan(draft, known, screen)?;
         let earlier = self.origin(earlier, &config)?;
-        let Prepared { model, data, .. } = prepared(earlier, self.from.as_deref(), &config, data, screen)?;
+        let InitialModel { model, data, .. } =
+            prepared(earlier, self.from.as_deref(), &config, data, screen)?;
         Ok((model, config, data))
     }
 
@@ -226,7 +232,7 @@ impl TrainArgs {
     /// # Errors
     /// When the configuration is wrong.
     #[cfg(feature = "launch")]
-    pub(crate) fn chooses_batch(mut self) -> Result<bool, Failure> {
+    pub(crate) fn chooses_batch(mut self) -> Result<bool, CommandError> {
         self.from = self.from.as_deref().map(model_file).transpose()?;
         let earlier = self.from.as_ref().map(Model::load).transpose()?;
         let draft = self.draft(earlier.as_ref())?;
@@ -236,15 +242,15 @@ impl TrainArgs {
     /// The configuration with the rate that `[lr_find]` asks for: the one that the run in the folder has, or one that is looked for.
     fn with_found_rate(
         &self,
-        mut config: Config,
+        mut config: RunConfig,
         data: &TrainingData,
         screen: &Screen,
-    ) -> Result<Config, Failure> {
+    ) -> Result<RunConfig, CommandError> {
         let Some(section) = config.lr_find.clone() else { return Ok(config) };
         let usual = || Path::new("runs").join(self.run_name(&data.name));
         let folder = self.out.clone().unwrap_or_else(usual);
         let before = match self.resume {
-            Resume::Never => None,
+            ResumeMode::Never => None,
             _ => found_rate(&folder, &config)?,
         };
         let known = section.found.or(before);
@@ -256,12 +262,12 @@ impl TrainArgs {
     fn looked_for(
         &self,
         section: &LrFindSection,
-        config: &Config,
+        config: &RunConfig,
         data: &TrainingData,
         screen: &Screen,
-    ) -> Result<f64, Failure> {
+    ) -> Result<f64, CommandError> {
         let earlier = self.from.as_ref().map(Model::load).transpose()?;
-        let Prepared { mut model, data, .. } =
+        let InitialModel { mut model, data, .. } =
             prepared(earlier, self.from.as_deref(), config, data.clone(), &screen.silent())?;
         let found = model.lr_find(&config.train_pipeline(&data), section.options())?;
         let rate = rate_of(&found, &section.suggest)?;
@@ -271,13 +277,15 @@ impl TrainArgs {
     }
 
     /// The saved model to begin with, where the configuration names it.
-    fn origin(&mut self, earlier: Option<Model>, config: &Config) -> Result<Option<Model>, Failure> {
+    fn origin(&mut self, earlier: Option<Model>, config: &RunConfig) -> Result<Option<Model>, CommandError> {
         let Some(section) = config.fine_tune.as_ref().filter(|_| earlier.is_none()) else {
             return Ok(earlier);
         };
         let Some(from) = &section.from else {
             let e = Error::new(ErrorKind::Config, "there is no model to fine-tune");
-            return Err(Failure::usage(e.hint("name a saved one: --from MODEL, or `from` in [fine_tune]")));
+            return Err(CommandError::usage(
+                e.hint("name a saved one: --from MODEL, or `from` in [fine_tune]"),
+            ));
         };
         let path = model_file(from)?;
         let model = Model::load(&path)?;
@@ -292,43 +300,45 @@ impl TrainArgs {
     }
 
     /// The configuration to start from.
-    fn draft(&self, earlier: Option<&Model>) -> Result<Draft, Failure> {
+    fn draft(&self, earlier: Option<&Model>) -> Result<ConfigDraft, CommandError> {
         if let (Some(name), Some(model), Some(path)) = (&self.target, earlier, &self.from)
             && let Some(draft) = beside_model(name, model, path, config_of(model, path)?, self.adapts())?
         {
             return Ok(draft);
         }
         match (&self.target, earlier, &self.from) {
-            (Some(name), _, _) => match Target::of(name).map_err(Failure::usage)? {
-                Target::Preset("folder") => match &self.data.data_dir {
+            (Some(name), _, _) => match CommandTarget::of(name).map_err(CommandError::usage)? {
+                CommandTarget::Preset("folder") => match &self.data.data_dir {
                     Some(dir) => folder_draft(dir),
-                    None => Ok(Draft::preset("folder")?),
+                    None => Ok(ConfigDraft::preset("folder")?),
                 },
-                Target::Preset(preset) => Ok(Draft::preset(preset)?),
-                Target::Toml(path) => Ok(Draft::read(path)?),
-                Target::Folder(path) if holds_records(&path) => {
+                CommandTarget::Preset(preset) => Ok(ConfigDraft::preset(preset)?),
+                CommandTarget::Toml(path) => Ok(ConfigDraft::read(path)?),
+                CommandTarget::Folder(path) if holds_records(&path) => {
                     records_draft(&path, None, self.asked_of_records())
                 }
-                Target::Folder(path) => folder_draft(&path),
-                Target::Model(path) if is_of_records(&path) => {
+                CommandTarget::Folder(path) => folder_draft(&path),
+                CommandTarget::Model(path) if is_of_records(&path) => {
                     file_draft(Path::new(&path), self.asked_of_records())
                 }
-                Target::Model(path) if path.to_lowercase().ends_with(".txt") => text_draft(Path::new(&path)),
-                Target::Model(path) => Err(Failure::usage(not_to_train(&path))),
+                CommandTarget::Model(path) if path.to_lowercase().ends_with(".txt") => {
+                    text_draft(Path::new(&path))
+                }
+                CommandTarget::Model(path) => Err(CommandError::usage(not_to_train(&path))),
             },
             (None, Some(model), Some(path)) => match config_of(model, path)? {
                 Some(config) => {
                     let mut draft =
-                        Draft::parse(&config.to_toml()?, &format!("the configuration kept in {path}"))?;
+                        ConfigDraft::parse(&config.to_toml()?, &format!("the configuration kept in {path}"))?;
                     set_columns(&mut draft, &config, model, path);
                     Ok(draft)
                 }
                 None => {
                     let e = Error::new(ErrorKind::Config, format!("{path} does not say how it was trained"));
-                    Err(Failure::usage(e.hint("name a preset or a TOML file beside --from")))
+                    Err(CommandError::usage(e.hint("name a preset or a TOML file beside --from")))
                 }
             },
-            _ => Ok(Draft::preset("fashion-mnist")?),
+            _ => Ok(ConfigDraft::preset("fashion-mnist")?),
         }
     }
 
@@ -339,7 +349,7 @@ impl TrainArgs {
 
     /// What `--set` says of records, which decides what they look like before there is a configuration.
     fn asked_of_records(&self) -> RecordOptions {
-        let Ok(mut draft) = Draft::preset("table") else { return RecordOptions::default() };
+        let Ok(mut draft) = ConfigDraft::preset("table") else { return RecordOptions::default() };
         let pairs = self.sets.iter().filter_map(|set| set.split_once('='));
         for (key, value) in pairs.filter(|(key, _)| key.trim().starts_with("data.records.")) {
             draft.set("--set", key.trim(), value.trim());
@@ -348,7 +358,7 @@ impl TrainArgs {
     }
 
     /// The arguments on top of a configuration, `--set` last.
-    fn apply(&self, mut draft: Draft) -> Result<Draft, Failure> {
+    fn apply(&self, mut draft: ConfigDraft) -> Result<ConfigDraft, CommandError> {
         if let Some(dir) = &self.data.data_dir {
             draft.set_text(format!("--data-dir {}", dir.display()), "data.dir", &dir.display().to_string());
         }
@@ -398,7 +408,7 @@ impl TrainArgs {
         Ok(draft)
     }
 
-    fn apply_fine_tune(&self, draft: &mut Draft) {
+    fn apply_fine_tune(&self, draft: &mut ConfigDraft) {
         if self.fine_tune {
             draft.set("--fine-tune", "fine_tune.unfreeze", "true");
         }
@@ -412,7 +422,7 @@ impl TrainArgs {
         }
     }
 
-    fn apply_lora(&self, draft: &mut Draft) {
+    fn apply_lora(&self, draft: &mut ConfigDraft) {
         let Some(lora) = &self.lora else { return };
         let (rank, alpha) = lora.split_once(':').map_or((lora.as_str(), None), |(r, a)| (r, Some(a)));
         draft.set(format!("--lora {lora}"), "lora.rank", rank);
@@ -426,7 +436,7 @@ impl TrainArgs {
     }
 
     /// Arguments that are not written as their keys are.
-    fn apply_written(&self, draft: &mut Draft) -> Result<(), Failure> {
+    fn apply_written(&self, draft: &mut ConfigDraft) -> Result<(), CommandError> {
         if let Some(top) = &self.one_cycle {
             let cycle = format!("{{ type = \"OneCycle\", max_learning_rate = {top} }}");
             draft.set(format!("--one-cycle {top}"), "optimizer.learning_rate", &cycle);
@@ -465,7 +475,7 @@ impl TrainArgs {
     }
 
     /// The configuration with the arguments applied, which stand last.
-    fn configured(&self, draft: Draft) -> Result<Config, Failure> {
+    fn configured(&self, draft: ConfigDraft) -> Result<RunConfig, CommandError> {
         let mut config = self.apply(draft)?.finish()?;
         match self.logger {
             Some(LoggerArg::Tensorboard) => config.set_logger(Logger::TensorBoard),
@@ -480,7 +490,12 @@ impl TrainArgs {
     }
 
     /// Configuration and data, of which text is cut as a saved model knows it. Only where nothing was asked for may glyphs stand in for Fashion-MNIST.
-    fn plan(&self, draft: Draft, known: Option<Arc<Tokenizer>>, screen: &Screen) -> Result<Plan, Failure> {
+    fn plan(
+        &self,
+        draft: ConfigDraft,
+        known: Option<Arc<Tokenizer>>,
+        screen: &Screen,
+    ) -> Result<TrainingSetup, CommandError> {
         let config = self.configured(draft)?;
         let free = self.target.is_none() && self.from.is_none() && self.data.data_dir.is_none();
         let free = free && config.data.dataset == "fashion-mnist" && config.data.dir.is_none();
@@ -500,7 +515,7 @@ impl TrainArgs {
             // Files that are there but damaged are told, not passed over.
             Err(e) if e.kind() != ErrorKind::Io => Err(e.into()),
             Err(e) => {
-                let config = self.configured(Draft::preset("glyphs")?)?;
+                let config = self.configured(ConfigDraft::preset("glyphs")?)?;
                 let data = load_data(&config, screen)?;
                 let plan = announced(config, data, format!("because {}", e.what()), screen);
                 if screen.verbose {
@@ -516,7 +531,7 @@ impl TrainArgs {
 ///
 /// # Errors
 /// When the curve suggests nothing.
-pub(crate) fn rate_of(found: &LrFinder, suggestion: &str) -> Result<f64, Error> {
+pub(crate) fn rate_of(found: &LrFindResult, suggestion: &str) -> Result<f64, Error> {
     let rounded = found.suggestion(suggestion).and_then(|rate| format!("{rate:.1e}").parse().ok());
     rounded.ok_or_else(|| {
         let e = Error::new(ErrorKind::Config, "no learning rate was found to train with");
@@ -536,7 +551,7 @@ fn batch_size(text: &str) -> Result<String, String> {
 }
 
 /// `balanced`, or `cat=2,dog=0.5`.
-fn set_class_weights(draft: &mut Draft, weights: &str) -> Result<(), Failure> {
+fn set_class_weights(draft: &mut ConfigDraft, weights: &str) -> Result<(), CommandError> {
     let flag = format!("--class-weights {weights}");
     if !weights.contains('=') {
         draft.set_text(flag, "fit.class_weight", weights);
@@ -546,7 +561,7 @@ fn set_class_weights(draft: &mut Draft, weights: &str) -> Result<(), Failure> {
     for pair in weights.split(',') {
         let Some((class, weight)) = pair.split_once('=') else {
             let e = Error::new(ErrorKind::Config, format!("`{pair}` has no weight")).at(flag);
-            return Err(Failure::usage(e.hint("write it as cat=2,dog=0.5")));
+            return Err(CommandError::usage(e.hint("write it as cat=2,dog=0.5")));
         };
         table.push(format!("{} = {}", toml::Value::from(class.trim()), weight.trim()));
     }
@@ -555,13 +570,13 @@ fn set_class_weights(draft: &mut Draft, weights: &str) -> Result<(), Failure> {
 }
 
 /// The preset for pictures of one's own, fitted to a folder.
-fn folder_draft(folder: &Path) -> Result<Draft, Failure> {
+fn folder_draft(folder: &Path) -> Result<ConfigDraft, CommandError> {
     if folder.join("run.json").is_file() {
         let e = Error::new(ErrorKind::Config, format!("{} is the folder of a run", folder.display()));
-        return Err(Failure::usage(e.hint(format!("to go on with it: resume {}", folder.display()))));
+        return Err(CommandError::usage(e.hint(format!("to go on with it: resume {}", folder.display()))));
     }
     let [height, width, channels] = picture_size_for(folder)?;
-    let mut draft = Draft::preset("folder")?;
+    let mut draft = ConfigDraft::preset("folder")?;
     let flag = folder.display().to_string();
     draft.set_text(&flag, "data.dir", &flag);
     draft.set(&flag, "data.image_size", &format!("[{height}, {width}]"));
@@ -570,11 +585,15 @@ fn folder_draft(folder: &Path) -> Result<Draft, Failure> {
 }
 
 /// The preset for records of one's own, fitted to a folder of files, or to one of them.
-fn records_draft(folder: &Path, file: Option<&str>, asked: RecordOptions) -> Result<Draft, Failure> {
+fn records_draft(
+    folder: &Path,
+    file: Option<&str>,
+    asked: RecordOptions,
+) -> Result<ConfigDraft, CommandError> {
     let train = file.map_or(asked.train, |file| vec![file.to_string()]);
     let options = RecordOptions { train, ..asked };
     let picture = picture_size_of_records(DataDir::at(folder), &options)?;
-    let mut draft = Draft::preset(if picture.is_some() { "tfrecord" } else { "table" })?;
+    let mut draft = ConfigDraft::preset(if picture.is_some() { "tfrecord" } else { "table" })?;
     let flag = folder.display().to_string();
     draft.set_text(&flag, "data.dir", &flag);
     if let Some(file) = file {
@@ -587,16 +606,16 @@ fn records_draft(folder: &Path, file: Option<&str>, asked: RecordOptions) -> Res
     Ok(draft)
 }
 
-fn file_draft(file: &Path, asked: RecordOptions) -> Result<Draft, Failure> {
+fn file_draft(file: &Path, asked: RecordOptions) -> Result<ConfigDraft, CommandError> {
     let whole = systole_data::input_file::absolute(file)?;
     let name = whole.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
     records_draft(whole.parent().unwrap_or(Path::new("/")), Some(&name), asked)
 }
 
 /// The preset for text, which learns from this one.
-fn text_draft(file: &Path) -> Result<Draft, Failure> {
+fn text_draft(file: &Path) -> Result<ConfigDraft, CommandError> {
     let whole = systole_data::input_file::absolute(file)?;
-    let mut draft = Draft::preset("gpt-micro")?;
+    let mut draft = ConfigDraft::preset("gpt-micro")?;
     draft.set_text(file.display().to_string(), "data.dir", &whole.display().to_string());
     Ok(draft)
 }
@@ -614,13 +633,13 @@ fn not_to_train(path: &str) -> Error {
     }
 }
 
-fn announced(config: Config, data: TrainingData, reason: String, screen: &Screen) -> Plan {
+fn announced(config: RunConfig, data: TrainingData, reason: String, screen: &Screen) -> TrainingSetup {
     announce_data(&data, &reason, screen);
     config.fit.batch_reason.iter().for_each(|reason| screen.line(reason));
-    Plan { config, data, reason }
+    TrainingSetup { config, data, reason }
 }
 
-fn print_config(config: &Config, screen: &Screen) -> Outcome {
+fn print_config(config: &RunConfig, screen: &Screen) -> CommandResult {
     match screen.json {
         true => screen.object(&serde_json::to_value(config).map_err(|e| {
             Error::new(ErrorKind::Bug, "a configuration does not serialise").because(e.to_string())

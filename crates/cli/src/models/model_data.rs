@@ -1,7 +1,7 @@
 //! Data for a saved model, as it knows them: samples of its shape, classes and columns by name, ids that it has a place for.
 
 use std::sync::Arc;
-use systole_config::{Config, Draft};
+use systole_config::{ConfigDraft, RunConfig};
 use systole_datasets::{Tokenizer, TrainingData};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_nn::loss::Loss;
@@ -13,7 +13,12 @@ const TOKENIZER: &str = "tokenizer";
 const TOGETHER: usize = 1024;
 
 /// An error when a model was made for samples of another shape.
-pub(crate) fn check_samples(model: &Model, config: &Config, data: &TrainingData, path: &str) -> Result<()> {
+pub(crate) fn check_samples(
+    model: &Model,
+    config: &RunConfig,
+    data: &TrainingData,
+    path: &str,
+) -> Result<()> {
     let takes = model.architecture().inputs.first().and_then(|i| i.ty.as_ref()).map(|t| t.shape.to_vec());
     let are = config.sample_of(data).shape.to_vec();
     if takes.as_deref().is_none_or(|t| *t == are) {
@@ -76,7 +81,7 @@ pub(crate) fn check_tokens(model: &Model, data: &TrainingData) -> Result<()> {
 }
 
 /// Has records read by the names of the columns that the model learnt from, whatever their order is now.
-pub(crate) fn set_columns(draft: &mut Draft, config: &Config, model: &Model, path: &str) {
+pub(crate) fn set_columns(draft: &mut ConfigDraft, config: &RunConfig, model: &Model, path: &str) {
     let told = config.data.records.as_ref().is_some_and(|records| !records.inputs.is_empty());
     // A picture is one, whatever the field is called that it comes in.
     let takes = model.architecture().inputs.first().and_then(|i| i.ty.as_ref()).map(|t| t.rank());

@@ -1,6 +1,6 @@
 //! ONNX files on the command line: the operators of one, what they make, what it takes and gives; asked about samples.
 
-use crate::args::exit_status::Outcome;
+use crate::args::exit_status::CommandResult;
 use crate::models::program;
 use crate::render::screen::{Screen, number_of, table};
 use serde_json::{Value, json};
@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::Path;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
-use systole_mlir::import::Imported as Program;
+use systole_mlir::import::ImportedProgram as Program;
 use systole_nn::grouped;
-use systole_onnx::{Imported, Model, Node, Port, Size, Sizes};
-use systole_program::program_file::{Around, onnx};
-use systole_program::run::Runner;
+use systole_onnx::{DimSize, DimSizes, ImportedOnnx, OnnxModel, OnnxNode, ValueInfo};
+use systole_program::program_file::{OpenContext, onnx};
+use systole_program::run::ProgramRunner;
 use systole_runtime::backend;
 
 /// Whether a name is that of such a file.
@@ -22,16 +22,16 @@ pub(crate) fn is_onnx(name: &str) -> bool {
 }
 
 /// Reads such a file, and constants beside it.
-fn open(name: &str) -> Result<Model> {
+fn open(name: &str) -> Result<OnnxModel> {
     let bytes = program::bytes(name)?;
     let folder = Path::new(name).parent().map(Path::to_path_buf);
-    onnx(&bytes, &Around { folder, ..Around::default() }).at(|| name.to_string())
+    onnx(&bytes, &OpenContext { folder, ..OpenContext::default() }).at(|| name.to_string())
 }
 
 /// Operators, what they make where open sizes are 1, weights.
-pub(crate) fn summary(name: &str, screen: &Screen) -> Outcome {
+pub(crate) fn summary(name: &str, screen: &Screen) -> CommandResult {
     let model = open(name)?;
-    let imported = model.import(&Sizes::default());
+    let imported = model.import(&DimSizes::default());
     if screen.json {
         screen.object(&object(name, &model, &imported));
         return Ok(0);
@@ -45,7 +45,7 @@ pub(crate) fn summary(name: &str, screen: &Screen) -> Outcome {
     let ports =
         model.graph.given().map(|p| ("Input", p)).chain(model.graph.outputs.iter().map(|p| ("Output", p)));
     ports.for_each(|(what, p)| screen.line(format!("{what} {}: {p}", p.name)));
-    if let Ok(Imported { settled, .. }) = &imported
+    if let Ok(ImportedOnnx { settled, .. }) = &imported
         && !settled.is_empty()
     {
         let names: Vec<&str> = settled.iter().map(|(name, _)| name.as_str()).collect();
@@ -64,25 +64,25 @@ pub(crate) fn summary(name: &str, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-fn made(n: &Node) -> &str {
+fn made(n: &OnnxNode) -> &str {
     n.outputs.first().map_or("", String::as_str)
 }
 
-fn ty(imported: &Result<Imported>, name: &str) -> String {
+fn ty(imported: &Result<ImportedOnnx>, name: &str) -> String {
     let found = imported.as_ref().ok().and_then(|i| i.types.get(name));
     found.map_or("–".into(), ToString::to_string)
 }
 
-fn constants<'a>(model: &'a Model, n: &'a Node) -> impl Iterator<Item = &'a Literal> {
+fn constants<'a>(model: &'a OnnxModel, n: &'a OnnxNode) -> impl Iterator<Item = &'a Literal> {
     n.inputs.iter().filter_map(|name| model.graph.constants.get(name))
 }
 
-fn object(name: &str, model: &Model, imported: &Result<Imported>) -> Value {
-    let port = |p: &Port| {
+fn object(name: &str, model: &OnnxModel, imported: &Result<ImportedOnnx>) -> Value {
+    let port = |p: &ValueInfo| {
         let sizes = p.sizes.as_ref().map(|s| s.iter().map(ToString::to_string).collect::<Vec<_>>());
         json!({"name": p.name, "dtype": p.dtype.map(|d| d.name()), "sizes": sizes})
     };
-    let operator = |n: &Node| {
+    let operator = |n: &OnnxNode| {
         let constants: Vec<String> = constants(model, n).map(|c| c.ty().to_string()).collect();
         let ty = imported.as_ref().ok().and_then(|i| i.types.get(made(n))).map(ToString::to_string);
         json!({"op": n.op, "name": n.name, "inputs": n.inputs, "outputs": n.outputs, "type": ty, "constants": constants})
@@ -98,8 +98,8 @@ fn object(name: &str, model: &Model, imported: &Result<Imported>) -> Value {
 }
 
 /// A model of one input and one output that is asked about samples, batch by batch.
-pub(crate) struct Asked {
-    model: Model,
+pub(crate) struct OnnxPredictor {
+    model: OnnxModel,
     name: String,
     /// Of its input.
     dtype: DType,
@@ -112,23 +112,23 @@ pub(crate) struct Asked {
     /// Scales and zero points of an input and an output of whole numbers.
     ends: [Option<(f32, f32)>; 2],
     /// Compiled for so many samples.
-    runners: RefCell<BTreeMap<usize, Runner>>,
+    runners: RefCell<BTreeMap<usize, ProgramRunner>>,
 }
 
-impl Asked {
+impl OnnxPredictor {
     /// Reads a model; its notes.
     ///
     /// # Errors
     /// When it has several inputs or outputs, or a size of a sample is open.
-    pub fn open(name: &str) -> Result<(Asked, BTreeMap<String, String>)> {
+    pub fn open(name: &str) -> Result<(OnnxPredictor, BTreeMap<String, String>)> {
         let model = open(name)?;
         let notes = model.notes.clone();
-        Ok((Asked::new(model, name).at(|| name.to_string())?, notes))
+        Ok((OnnxPredictor::new(model, name).at(|| name.to_string())?, notes))
     }
 
-    fn new(model: Model, name: &str) -> Result<Asked> {
+    fn new(model: OnnxModel, name: &str) -> Result<OnnxPredictor> {
         const ANY: &str = "`systole run FILE.onnx --input IN.npz` takes any";
-        let given: Vec<&Port> = model.graph.given().collect();
+        let given: Vec<&ValueInfo> = model.graph.given().collect();
         let (&[input], [output]) = (&given[..], &model.graph.outputs[..]) else {
             let what = format!("it has {} inputs and {} outputs", given.len(), model.graph.outputs.len());
             return Err(Error::new(ErrorKind::Unsupported, what).hint(ANY));
@@ -139,7 +139,7 @@ impl Asked {
         };
         let mut sample = Vec::new();
         for size in sizes {
-            let Size::Known(n) = size else {
+            let DimSize::Known(n) = size else {
                 let what =
                     format!("the size {size} of a sample of its input {} is open: {input}", input.name);
                 return Err(Error::new(ErrorKind::Unsupported, what)
@@ -152,10 +152,10 @@ impl Asked {
         if channels_first {
             sample.rotate_left(1);
         }
-        let batch = if let Size::Known(n) = batch { Some((*n).max(1)) } else { None };
+        let batch = if let DimSize::Known(n) = batch { Some((*n).max(1)) } else { None };
         let ends = [scheme(&model, &input.name, true), scheme(&model, &output.name, false)];
         let runners = RefCell::default();
-        Ok(Asked { name: name.into(), dtype, sample, channels_first, batch, ends, runners, model })
+        Ok(OnnxPredictor { name: name.into(), dtype, sample, channels_first, batch, ends, runners, model })
     }
 
     /// Of one sample.
@@ -206,9 +206,10 @@ impl Asked {
         let runner = match runners.entry(n) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(place) => {
-                let sizes = Sizes { given: vec![("arg0".into(), x.shape().to_vec())], ..Sizes::default() };
+                let sizes =
+                    DimSizes { given: vec![("arg0".into(), x.shape().to_vec())], ..DimSizes::default() };
                 let program = Program::of_graph(self.model.import(&sizes)?.graph);
-                place.insert(Runner::new(&program, &backend("auto")?)?)
+                place.insert(ProgramRunner::new(&program, &backend("auto")?)?)
             }
         };
         let bug = || Error::new(ErrorKind::Bug, "a program has no results");
@@ -245,13 +246,13 @@ const MOVES: [&str; 6] = ["Transpose", "Reshape", "Flatten", "Squeeze", "Unsquee
 
 /// The one scale and zero point of an input or output of whole numbers, which its DequantizeLinear or QuantizeLinear has; what only
 /// moves numbers may stand between.
-fn scheme(model: &Model, port: &str, is_input: bool) -> Option<(f32, f32)> {
+fn scheme(model: &OnnxModel, port: &str, is_input: bool) -> Option<(f32, f32)> {
     let op = if is_input { "DequantizeLinear" } else { "QuantizeLinear" };
-    let ends = |n: &'_ Node| {
+    let ends = |n: &'_ OnnxNode| {
         let (near, far) = (n.inputs.first().cloned(), n.outputs.first().cloned());
         if is_input { (near, far) } else { (far, near) }
     };
-    let nodes: Vec<&Node> = match is_input {
+    let nodes: Vec<&OnnxNode> = match is_input {
         true => model.graph.nodes.iter().collect(),
         false => model.graph.nodes.iter().rev().collect(),
     };

@@ -1,34 +1,34 @@
 //! What answers questions about samples: the layers of a model file, or the operators of a `.tflite` or ONNX file.
 
-use crate::models::onnx::{self, Asked};
+use crate::models::onnx::{self, OnnxPredictor};
 use crate::models::tflite;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_nn::{Architecture, InputSpec, Model as Layers, NodeInput};
-use systole_quant::Answers;
+use systole_quant::FloatPredictor;
 
 /// Begins the names of notes that Systole keeps in a file.
 pub(crate) const NOTE: &str = "systole.";
 
 /// What answers questions about samples.
-pub(crate) struct Answerer {
+pub(crate) struct Predictor {
     /// A model of layers; of a file of operators one of none, which has its notes and takes what the file takes.
     pub model: Layers,
     /// The file's operators.
-    pub operators: Option<Operators>,
+    pub operators: Option<OperatorGraph>,
 }
 
 /// The operators of a file.
-pub(crate) enum Operators {
-    Lite(Box<Answers>),
-    Onnx(Box<Asked>),
+pub(crate) enum OperatorGraph {
+    Lite(Box<FloatPredictor>),
+    Onnx(Box<OnnxPredictor>),
 }
 
-impl Operators {
+impl OperatorGraph {
     /// `x: T[B, …] → f32[B, …]`, each sample by itself.
     pub fn predict(&self, x: &Literal) -> Result<Literal> {
         match self {
-            Operators::Lite(answers) => tflite::predict_on_batch(answers, x),
-            Operators::Onnx(asked) => asked.predict(x),
+            OperatorGraph::Lite(answers) => tflite::predict_on_batch(answers, x),
+            OperatorGraph::Onnx(asked) => asked.predict(x),
         }
     }
 }
@@ -39,14 +39,14 @@ pub(crate) fn is_of_operators(name: &str) -> bool {
 }
 
 /// A model file's layers, or the operators of a file in their place.
-pub(crate) fn answerer(name: &str) -> Result<Answerer> {
+pub(crate) fn answerer(name: &str) -> Result<Predictor> {
     if onnx::is_onnx(name) {
-        let (asked, notes) = Asked::open(name)?;
+        let (asked, notes) = OnnxPredictor::open(name)?;
         let model = in_place_of_layers(asked.takes(), &notes)?;
-        return Ok(Answerer { model, operators: Some(Operators::Onnx(Box::new(asked))) });
+        return Ok(Predictor { model, operators: Some(OperatorGraph::Onnx(Box::new(asked))) });
     }
     if !tflite::is_lite(name) {
-        return Ok(Answerer { model: Layers::load_to_predict(name)?, operators: None });
+        return Ok(Predictor { model: Layers::load_to_predict(name)?, operators: None });
     }
     let graph = tflite::open(name)?;
     let &[input] = &graph.inputs[..] else {
@@ -60,8 +60,8 @@ pub(crate) fn answerer(name: &str) -> Result<Answerer> {
             .hint("export it for one sample at a time"));
     };
     let model = in_place_of_layers(TensorType::new(DType::F32, of_sample), &graph.notes)?;
-    let answers = Answers::new(&graph, tflite::engine(), tflite::threads()).at(|| name.to_string())?;
-    Ok(Answerer { model, operators: Some(Operators::Lite(Box::new(answers))) })
+    let answers = FloatPredictor::new(&graph, tflite::engine(), tflite::threads()).at(|| name.to_string())?;
+    Ok(Predictor { model, operators: Some(OperatorGraph::Lite(Box::new(answers))) })
 }
 
 /// A model without layers that takes samples of a type, with the notes of a file.

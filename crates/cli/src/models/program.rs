@@ -7,9 +7,9 @@ use clap::Args;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
-use systole_mlir::import::Imported;
-use systole_onnx::Sizes;
-use systole_program::program_file::{self, Around, Opened, Source};
+use systole_mlir::import::ImportedProgram;
+use systole_onnx::DimSizes;
+use systole_program::program_file::{self, OpenContext, ParsedProgram, ProgramFile};
 use systole_program::{files, inputs};
 
 /// Where a program's arguments come from.
@@ -46,8 +46,8 @@ fn dim(text: &str) -> Result<(String, usize), String> {
 
 impl DimArgs {
     /// What is known around a file, with the arrays that it is given.
-    fn around(&self, name: &str, input: Option<&Path>, bytes: &[u8]) -> Result<Around> {
-        let is_onnx = systole_onnx::Model::is_onnx(bytes);
+    fn around(&self, name: &str, input: Option<&Path>, bytes: &[u8]) -> Result<OpenContext> {
+        let is_onnx = systole_onnx::OnnxModel::is_onnx(bytes);
         if !is_onnx && !self.dims.is_empty() {
             let e = Error::new(ErrorKind::Config, "the program has no open sizes: it is no ONNX model");
             return Err(e.at("--dim").hint("leave the option out"));
@@ -58,7 +58,7 @@ impl DimArgs {
         };
         let folder =
             (name != STANDARD_INPUT).then(|| Path::new(name).parent().unwrap_or(Path::new("")).to_path_buf());
-        Ok(Around { folder, sizes: Sizes { named: self.dims.iter().cloned().collect(), given } })
+        Ok(OpenContext { folder, sizes: DimSizes { named: self.dims.iter().cloned().collect(), given } })
     }
 
     /// As they are written.
@@ -71,7 +71,7 @@ impl DimArgs {
 }
 
 /// Says what became of open sizes.
-fn tell(opened: &Opened) {
+fn tell(opened: &ProgramFile) {
     if !opened.settled.is_empty() {
         let all: Vec<String> = opened.settled.iter().map(|(name, n)| format!("{name} = {n}")).collect();
         note(&format!("sizes that the model leaves open: {}", all.join(", ")));
@@ -80,23 +80,23 @@ fn tell(opened: &Opened) {
 
 impl InputArgs {
     /// Reads the program that they are for.
-    pub(crate) fn open(&self, name: &str) -> Result<Imported> {
+    pub(crate) fn open(&self, name: &str) -> Result<ImportedProgram> {
         let opened = program_file::function(&self.source(name)?, self.function.as_deref());
         Ok(opened.at(|| called(name).to_string())?.imported)
     }
 
-    fn source(&self, name: &str) -> Result<Source> {
+    fn source(&self, name: &str) -> Result<ParsedProgram> {
         let bytes = bytes(name)?;
         let around = self.dims.around(name, self.input.as_deref(), &bytes)?;
         let source = program_file::source(&bytes, &around).at(|| called(name).to_string())?;
-        if let Source::Onnx(opened) = &source {
+        if let ParsedProgram::Onnx(opened) = &source {
             tell(opened);
         }
         Ok(source)
     }
 
     /// What the file says, and the functions of it that are run: `None` is the program.
-    pub(crate) fn functions(&self, name: &str) -> Result<(Source, Vec<Option<String>>)> {
+    pub(crate) fn functions(&self, name: &str) -> Result<(ParsedProgram, Vec<Option<String>>)> {
         let source = self.source(name)?;
         let functions = match (&self.function, program_file::tests(&source)) {
             (None, tests) if !tests.is_empty() => tests.into_iter().map(Some).collect(),
@@ -106,7 +106,7 @@ impl InputArgs {
     }
 
     /// The arguments, each as the arrays that hold it, and where they are from.
-    pub(crate) fn values(&self, program: &Imported) -> Result<(Vec<Vec<Literal>>, String)> {
+    pub(crate) fn values(&self, program: &ImportedProgram) -> Result<(Vec<Vec<Literal>>, String)> {
         let faces = &program.interface.arguments;
         systole_program::run::fits(&program.program.graph, false)?;
         let count = number_of(faces.len(), "argument");
@@ -186,12 +186,12 @@ fn bounded(source: impl Read, name: &str) -> Result<Vec<u8>> {
 }
 
 /// Reads a program file.
-pub(crate) fn open(name: &str, dims: &DimArgs) -> Result<Opened> {
+pub(crate) fn open(name: &str, dims: &DimArgs) -> Result<ProgramFile> {
     let bytes = bytes(name)?;
     opened(name, &bytes, dims)
 }
 
-fn opened(name: &str, bytes: &[u8], dims: &DimArgs) -> Result<Opened> {
+fn opened(name: &str, bytes: &[u8], dims: &DimArgs) -> Result<ProgramFile> {
     let around = dims.around(name, None, bytes)?;
     let opened =
         program_file::source(bytes, &around).and_then(|source| program_file::function(&source, None));
@@ -201,7 +201,7 @@ fn opened(name: &str, bytes: &[u8], dims: &DimArgs) -> Result<Opened> {
 }
 
 /// A program file as a module.
-pub(crate) fn module(name: &str, dims: &DimArgs) -> Result<systole_mlir::syntax::Module> {
+pub(crate) fn module(name: &str, dims: &DimArgs) -> Result<systole_mlir::syntax::MlirModule> {
     let bytes = bytes(name)?;
     let around = dims.around(name, None, &bytes)?;
     program_file::source(&bytes, &around).and_then(program_file::as_module).at(|| called(name).to_string())
@@ -210,7 +210,7 @@ pub(crate) fn module(name: &str, dims: &DimArgs) -> Result<systole_mlir::syntax:
 /// A program file as text, for a compiler that knows more than is read here: what is text is not looked into.
 pub(crate) fn text(name: &str, dims: &DimArgs) -> Result<String> {
     let bytes = bytes(name)?;
-    let bytes = match systole_onnx::Model::is_onnx(&bytes) {
+    let bytes = match systole_onnx::OnnxModel::is_onnx(&bytes) {
         true => bytes,
         false => match String::from_utf8(bytes) {
             Ok(text) => return Ok(text),

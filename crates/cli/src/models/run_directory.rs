@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind as Io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use systole_config::Config;
-use systole_data::Tuning;
+use systole_config::RunConfig;
+use systole_data::PipelineTuning;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::{BackupAndRestore, Disk, Model, RunPlace, counted, write_atomically};
+use systole_nn::{BackupAndRestore, Model, OsFileSystem, RunPosition, counted, write_atomically};
 
 /// What happens where the folder holds a run already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-pub(crate) enum Resume {
+pub(crate) enum ResumeMode {
     /// Go on with it; refuse when the configuration is another one
     #[default]
     Auto,
@@ -46,9 +46,13 @@ pub(crate) struct SaveArgs {
 
 impl SaveArgs {
     /// Writes the configuration as `--freeze` asks; says where.
-    pub(crate) fn freeze(&self, config: &Config, tuning: Option<&Tuning>) -> Result<Option<&Path>> {
+    pub(crate) fn freeze(
+        &self,
+        config: &RunConfig,
+        tuning: Option<&PipelineTuning>,
+    ) -> Result<Option<&Path>> {
         let (Some(path), Some(tuning)) = (&self.freeze, tuning) else { return Ok(None) };
-        write_atomically(&Disk, path, &[config.frozen(tuning)?.as_bytes()])?;
+        write_atomically(&OsFileSystem, path, &[config.frozen(tuning)?.as_bytes()])?;
         Ok(Some(path))
     }
 
@@ -64,8 +68,8 @@ impl SaveArgs {
 /// How a run was started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Record {
-    pub(crate) config: Config,
+pub(crate) struct RunRecord {
+    pub(crate) config: RunConfig,
     /// Why this data set.
     pub(crate) reason: String,
     /// The saved model that it goes on from.
@@ -84,20 +88,20 @@ pub(crate) struct Record {
 }
 
 /// What training is to do.
-pub(crate) struct Plan {
+pub(crate) struct ResumePlan {
     pub(crate) backup: BackupAndRestore,
     /// Where the run in the folder stands; `None`: a new run.
-    pub(crate) place: Option<RunPlace>,
+    pub(crate) place: Option<RunPosition>,
     pub(crate) initial_epoch: usize,
     /// The devices that it was on before, where they are others now.
     pub(crate) moved_from: Option<String>,
     /// Whether a new run must beat the best model that the folder holds: it goes on from there, on the same data.
     pub(crate) best_goes_on: bool,
     /// How the run was started, where the folder does not say so yet.
-    unwritten: Option<Record>,
+    unwritten: Option<RunRecord>,
 }
 
-impl Plan {
+impl ResumePlan {
     /// Writes down in the folder how the run was started.
     pub(crate) fn write_down(&self, folder: &Path) -> Result<()> {
         self.unwritten.as_ref().map_or(Ok(()), |record| record.write(folder))
@@ -158,13 +162,13 @@ fn backups(folder: &Path) -> BackupAndRestore {
 }
 
 /// Where the run in a folder stands.
-pub(crate) fn place(folder: &Path) -> Result<Option<RunPlace>> {
+pub(crate) fn place(folder: &Path) -> Result<Option<RunPosition>> {
     backups(folder).place()
 }
 
 /// The rate that the run in a folder has found, where it is otherwise of this configuration.
-pub(crate) fn found_rate(folder: &Path, config: &Config) -> Result<Option<f64>> {
-    let Some(earlier) = Record::read(folder)?.map(|record| record.config) else { return Ok(None) };
+pub(crate) fn found_rate(folder: &Path, config: &RunConfig) -> Result<Option<f64>> {
+    let Some(earlier) = RunRecord::read(folder)?.map(|record| record.config) else { return Ok(None) };
     let Some(found) = earlier.lr_find.as_ref().and_then(|section| section.found) else { return Ok(None) };
     let mut now = config.clone();
     now.set_found_rate(found);
@@ -176,9 +180,9 @@ pub(crate) fn saved(folder: &Path) -> Result<Option<Model>> {
     backups(folder).model()
 }
 
-impl Record {
+impl RunRecord {
     /// The run in a folder; `None` where there is none.
-    pub(crate) fn read(folder: &Path) -> Result<Option<Record>> {
+    pub(crate) fn read(folder: &Path) -> Result<Option<RunRecord>> {
         let path = record_file(folder);
         let text = match std::fs::read_to_string(&path) {
             Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => return Ok(None),
@@ -195,7 +199,7 @@ impl Record {
     fn write(&self, folder: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)
             .map_err(|e| Error::new(ErrorKind::Bug, "a run does not serialise").because(e.to_string()))?;
-        write_atomically(&Disk, &record_file(folder), &[text.as_bytes(), b"\n"])
+        write_atomically(&OsFileSystem, &record_file(folder), &[text.as_bytes(), b"\n"])
     }
 
     /// Where this run writes if nobody says so: `base`, or the first of `base-2`, `base-3`, … where a finished run of
@@ -204,7 +208,7 @@ impl Record {
         let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
         for k in 1.. {
             let folder = if k == 1 { base.to_path_buf() } else { base.with_file_name(format!("{name}-{k}")) };
-            let taken = match Record::read(&folder)? {
+            let taken = match RunRecord::read(&folder)? {
                 Some(earlier)
                     if !self.is_after(&earlier, &folder) && !self.differences(&earlier).is_empty() =>
                 {
@@ -223,10 +227,10 @@ impl Record {
     ///
     /// # Errors
     /// When the run in the folder was started otherwise: names each key that differs.
-    pub(crate) fn plan(mut self, folder: &Path, resume: Resume, save: &SaveArgs) -> Result<Plan> {
-        let earlier = Record::read(folder)?;
+    pub(crate) fn plan(mut self, folder: &Path, resume: ResumeMode, save: &SaveArgs) -> Result<ResumePlan> {
+        let earlier = RunRecord::read(folder)?;
         let place = match resume {
-            Resume::Never => None,
+            ResumeMode::Never => None,
             _ => backups(folder).place()?,
         };
         let after = earlier.as_ref().is_some_and(|earlier| self.is_after(earlier, folder));
@@ -240,7 +244,7 @@ impl Record {
         if let (Some(place), Some(earlier)) = (&place, &earlier) {
             (self.initial_epoch, self.start) = (earlier.initial_epoch, earlier.start.clone());
             let differs = self.differences(earlier);
-            if resume == Resume::Auto && !differs.is_empty() {
+            if resume == ResumeMode::Auto && !differs.is_empty() {
                 return Err(refused(folder, place, &differs));
             }
         }
@@ -249,12 +253,19 @@ impl Record {
         let before = earlier.and_then(|e| e.devices).filter(|_| place.as_ref().is_some_and(|p| !p.finished));
         let moved_from = before.filter(|before| self.devices.as_ref() != Some(before));
         let initial_epoch = self.initial_epoch;
-        Ok(Plan { backup, place, initial_epoch, moved_from, best_goes_on, unwritten: is_new.then_some(self) })
+        Ok(ResumePlan {
+            backup,
+            place,
+            initial_epoch,
+            moved_from,
+            best_goes_on,
+            unwritten: is_new.then_some(self),
+        })
     }
 
     /// Whether this run goes on from where a finished one of the folder came to: from a model that lies there, or by the same
     /// command once the file that it names holds another model. The same command and the same model are the same run.
-    fn is_after(&self, earlier: &Record, folder: &Path) -> bool {
+    fn is_after(&self, earlier: &RunRecord, folder: &Path) -> bool {
         let Some(from) = self.from.as_deref().map(Path::new) else { return false };
         let same = |a: &Path, b: &Path| {
             a == b || a.canonicalize().ok().zip(b.canonicalize().ok()).is_some_and(|(a, b)| a == b)
@@ -268,7 +279,7 @@ impl Record {
     }
 
     /// Whether both begin with the same model.
-    fn starts_as(&self, earlier: &Record) -> bool {
+    fn starts_as(&self, earlier: &RunRecord) -> bool {
         match (&self.start, &earlier.start) {
             (Some(now), Some(before)) => now == before,
             // An earlier version did not write it down.
@@ -277,7 +288,7 @@ impl Record {
     }
 
     /// Whether both are measured on the same data.
-    fn measures_as(&self, earlier: &Record) -> bool {
+    fn measures_as(&self, earlier: &RunRecord) -> bool {
         let of_data =
             |differs: &String| ["data.", "the data", "seed "].iter().any(|start| differs.starts_with(start));
         !self.differences(earlier).iter().any(of_data)
@@ -298,7 +309,7 @@ impl Record {
     }
 
     /// Keys whose values are others than in `earlier`: `fit.epochs is 10, was 5`.
-    fn differences(&self, earlier: &Record) -> Vec<String> {
+    fn differences(&self, earlier: &RunRecord) -> Vec<String> {
         let (now, before) = (self.keys(), earlier.keys());
         let value = |keys: &[(String, String)], key: &str| {
             keys.iter().find(|(k, _)| k == key).map_or("not set".to_string(), |(_, v)| v.clone())
@@ -312,7 +323,7 @@ impl Record {
 }
 
 /// The keys that say what a run computes, and their values.
-fn keys_of(config: &Config) -> Vec<(String, String)> {
+fn keys_of(config: &RunConfig) -> Vec<(String, String)> {
     let mut keys = Vec::new();
     flatten("", &serde_json::to_value(config.without_loggers()).unwrap_or_default(), &mut keys);
     // Where the data lie is not what they are; how fast they are read, and what is told at the end, changes nothing.
@@ -332,7 +343,7 @@ fn flatten(path: &str, value: &Value, keys: &mut Vec<(String, String)>) {
     }
 }
 
-fn refused(folder: &Path, place: &RunPlace, differs: &[String]) -> Error {
+fn refused(folder: &Path, place: &RunPosition, differs: &[String]) -> Error {
     let state = if place.finished { "a finished run" } else { "a run that is not finished" };
     let shown = folder.display();
     Error::new(ErrorKind::Config, format!("{shown} holds {state} with another configuration"))
@@ -344,6 +355,6 @@ fn refused(folder: &Path, place: &RunPlace, differs: &[String]) -> Error {
 }
 
 /// `epoch 3, step 17 of it`, as people count.
-pub(crate) fn told(place: &RunPlace) -> String {
+pub(crate) fn told(place: &RunPosition) -> String {
     format!("epoch {}, after {} of it", place.epoch + 1, counted(place.steps as u64, "step"))
 }

@@ -1,7 +1,7 @@
 //! Test-time augmentation: what a model says of a picture, mixed with what it says of changed versions of it, as fastai's `tta`
 //! does: a quarter of the plain answer and three quarters of the mean of the others.
 
-use systole_config::{Config, TestTime};
+use systole_config::{RunConfig, TestTimeAugmentation};
 use systole_data::{HostArray, Sample};
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Literal, Result, Tensor};
@@ -25,7 +25,12 @@ pub(crate) fn blended(plain: &Literal, versions: &[Literal]) -> Result<Literal> 
 }
 
 /// The pictures of a batch, `ui8[B, H, W, C]`, as version `version` of them; `first` is the number of its first.
-pub(crate) fn version(x: &Literal, changes: &TestTime, version: u64, first: u64) -> Result<Literal> {
+pub(crate) fn version(
+    x: &Literal,
+    changes: &TestTimeAugmentation,
+    version: u64,
+    first: u64,
+) -> Result<Literal> {
     let rows = x.shape()[0];
     let shape = &x.shape()[1..];
     let size = x.bytes().len() / rows.max(1);
@@ -41,7 +46,7 @@ pub(crate) fn version(x: &Literal, changes: &TestTime, version: u64, first: u64)
 /// Loss and metrics of the mixed answers over the test pictures.
 pub(crate) fn evaluate(
     model: &mut Model,
-    config: &Config,
+    config: &RunConfig,
     data: &TrainingData,
     versions: u64,
 ) -> Result<Logs> {

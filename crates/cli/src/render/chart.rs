@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// What a curve goes over.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Axis {
+pub(crate) enum ChartAxis {
     /// Rates above 0, by their logarithms. The curve is cut off a little above where it began, so that its end, which may be
     /// many times as high, does not press the rest flat.
     Rates,
@@ -14,7 +14,7 @@ pub(crate) enum Axis {
 
 /// A curve, and places on its axis that have a name.
 pub(crate) struct Chart<'a> {
-    pub(crate) axis: Axis,
+    pub(crate) axis: ChartAxis,
     /// Rising.
     pub(crate) x: &'a [f64],
     /// As many; what is not finite is left out.
@@ -24,33 +24,35 @@ pub(crate) struct Chart<'a> {
 }
 
 /// From 0 to 1 along both axes.
-struct Frame {
-    axis: Axis,
+struct ChartScale {
+    axis: ChartAxis,
     x: [f64; 2],
     y: [f64; 2],
 }
 
-impl Frame {
+impl ChartScale {
     fn across(&self, x: f64) -> f64 {
         match self.axis {
-            Axis::Rates => (x.ln() - self.x[0].ln()) / (self.x[1] / self.x[0]).ln().max(f64::MIN_POSITIVE),
-            Axis::Steps => (x - self.x[0]) / (self.x[1] - self.x[0]).max(f64::MIN_POSITIVE),
+            ChartAxis::Rates => {
+                (x.ln() - self.x[0].ln()) / (self.x[1] / self.x[0]).ln().max(f64::MIN_POSITIVE)
+            }
+            ChartAxis::Steps => (x - self.x[0]) / (self.x[1] - self.x[0]).max(f64::MIN_POSITIVE),
         }
     }
 
     /// An end of the axis.
     fn told(&self, x: f64) -> String {
-        if self.axis == Axis::Rates { format!("{x:.1e}") } else { x.to_string() }
+        if self.axis == ChartAxis::Rates { format!("{x:.1e}") } else { x.to_string() }
     }
 
     /// Places of the axis between its ends that are told too.
     fn ticks(&self) -> Vec<(f64, String)> {
         match self.axis {
-            Axis::Rates => {
+            ChartAxis::Rates => {
                 let decades = self.x[0].log10().ceil() as i32..=self.x[1].log10().floor() as i32;
                 decades.map(|decade| (10f64.powi(decade), format!("1e{decade}"))).collect()
             }
-            Axis::Steps => self.x.iter().map(|x| (*x, self.told(*x))).collect(),
+            ChartAxis::Steps => self.x.iter().map(|x| (*x, self.told(*x))).collect(),
         }
     }
 
@@ -65,21 +67,21 @@ impl Chart<'_> {
             .iter()
             .copied()
             .zip(self.y.iter().copied())
-            .filter(|(x, y)| (*x > 0.0 || self.axis == Axis::Steps) && y.is_finite())
+            .filter(|(x, y)| (*x > 0.0 || self.axis == ChartAxis::Steps) && y.is_finite())
     }
 
     /// What is shown: all of the axis, and what that says of the curve.
-    fn frame(&self) -> Option<Frame> {
+    fn frame(&self) -> Option<ChartScale> {
         let first = self.points().next()?;
         let last = self.points().last()?;
         let least = self.points().map(|p| p.1).fold(f64::INFINITY, f64::min);
         let most = self.points().map(|p| p.1).fold(f64::NEG_INFINITY, f64::max);
         let top = most.min(first.1 + 0.25 * (first.1 - least).max(0.1 * first.1.abs()));
         let y = match self.axis {
-            Axis::Rates => [least, top.max(least)],
-            Axis::Steps => [least.min(0.0), most],
+            ChartAxis::Rates => [least, top.max(least)],
+            ChartAxis::Steps => [least.min(0.0), most],
         };
-        Some(Frame { axis: self.axis, x: [first.0, last.0], y })
+        Some(ChartScale { axis: self.axis, x: [first.0, last.0], y })
     }
 
     /// Lines of at most `width` columns: the curve, its marks and their names, the ends of both axes.
@@ -176,7 +178,7 @@ mod tests {
     use super::*;
 
     fn of<'a>(x: &'a [f64], y: &'a [f64], marks: &'a [(&'a str, f64)]) -> Chart<'a> {
-        Chart { axis: Axis::Rates, x, y, marks, labels: ["learning rate", "loss"] }
+        Chart { axis: ChartAxis::Rates, x, y, marks, labels: ["learning rate", "loss"] }
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Screen {
 
 /// To standard output. A reader that has gone away (`systole ops | head`) ends the program quietly.
 fn out(text: &str) {
-    if terminal::is_taken(terminal::Stream::Out, text) {
+    if terminal::is_taken(terminal::OutputStream::Out, text) {
         return;
     }
     terminal::clear();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::fmt;
 
 /// Times of several runs in ms.
-pub(crate) struct Spread {
+pub(crate) struct TimingStats {
     runs: usize,
     median: f64,
     best: f64,
@@ -14,14 +14,14 @@ pub(crate) struct Spread {
 }
 
 /// Of times in order of length; `None`: there are none.
-pub(crate) fn spread(sorted: &[f64]) -> Option<Spread> {
+pub(crate) fn spread(sorted: &[f64]) -> Option<TimingStats> {
     let n = sorted.len();
     let at = |i: usize| sorted.get(i).copied();
     let median = (at(n.checked_sub(1)? / 2)? + at(n / 2)?) / 2.0;
-    Some(Spread { runs: n, median, best: at(0)?, tenths: (at(n / 10)?, at(n - 1 - n / 10)?) })
+    Some(TimingStats { runs: n, median, best: at(0)?, tenths: (at(n / 10)?, at(n - 1 - n / 10)?) })
 }
 
-impl Spread {
+impl TimingStats {
     pub(crate) fn json(&self) -> Value {
         json!({
             "runs": self.runs, "median_ms": self.median, "best_ms": self.best, "p10_ms": self.tenths.0,
@@ -30,9 +30,9 @@ impl Spread {
     }
 }
 
-impl fmt::Display for Spread {
+impl fmt::Display for TimingStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Spread { runs, median, best, tenths: (low, high) } = self;
+        let TimingStats { runs, median, best, tenths: (low, high) } = self;
         let runs = number_of(*runs, "more run");
         write!(
             f,

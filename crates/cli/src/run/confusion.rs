@@ -20,7 +20,7 @@ pub(crate) struct Confusion {
 }
 
 /// A mistake that was made more than others.
-struct Mistake {
+struct ConfusedPair {
     is: usize,
     taken_for: usize,
     times: u64,
@@ -67,12 +67,12 @@ impl Confusion {
     }
 
     /// The most frequent mistakes, those of equal number in the order of the classes.
-    fn mistakes(&self) -> Vec<Mistake> {
+    fn mistakes(&self) -> Vec<ConfusedPair> {
         let all = self.counts.iter().enumerate().flat_map(|(is, row)| {
             let of = row.iter().sum();
-            row.iter().enumerate().map(move |(taken_for, &times)| Mistake { is, taken_for, times, of })
+            row.iter().enumerate().map(move |(taken_for, &times)| ConfusedPair { is, taken_for, times, of })
         });
-        let mut wrong: Vec<Mistake> = all.filter(|m| m.is != m.taken_for && m.times > 0).collect();
+        let mut wrong: Vec<ConfusedPair> = all.filter(|m| m.is != m.taken_for && m.times > 0).collect();
         wrong.sort_by_key(|m| std::cmp::Reverse(m.times));
         wrong.truncate(SHOWN);
         wrong
@@ -80,7 +80,7 @@ impl Confusion {
 
     /// `Most confused: cat taken for dog (12 of 40), …`
     pub(crate) fn text(&self) -> String {
-        let one = |m: &Mistake| {
+        let one = |m: &ConfusedPair| {
             format!("{} taken for {} ({} of {})", self.names[m.is], self.names[m.taken_for], m.times, m.of)
         };
         let wrong: Vec<String> = self.mistakes().iter().map(one).collect();
@@ -95,7 +95,7 @@ impl Confusion {
 
     /// The same for programs.
     pub(crate) fn json(&self) -> Value {
-        let one = |m: &Mistake| json!({"class": self.names[m.is], "taken_for": self.names[m.taken_for], "times": m.times, "of": m.of});
+        let one = |m: &ConfusedPair| json!({"class": self.names[m.is], "taken_for": self.names[m.taken_for], "times": m.times, "of": m.of});
         self.mistakes().iter().map(one).collect()
     }
 }

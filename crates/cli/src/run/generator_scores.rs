@@ -1,18 +1,20 @@
 //! `systole evaluate` of a generator: Fréchet distance and inception score, by a network of our own.
 
-use crate::args::exit_status::{Failure, Outcome};
+use crate::args::exit_status::{CommandError, CommandResult};
 use crate::models::command_target::config_of;
 use crate::models::run_directory;
 use crate::render::screen::{Screen, counted, program};
 use crate::run::training::load_data;
 use serde_json::json;
 use std::time::Instant;
-use systole_config::Config;
+use systole_config::RunConfig;
 use systole_data::Dataset;
 use systole_datasets::TrainingData;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::Model;
-use systole_nn::applications::biggan::{BigGan, FeatureNetwork, Features, frechet_distance, inception_score};
+use systole_nn::applications::biggan::{
+    BigGan, FeatureNetwork, ImageFeatures, frechet_distance, inception_score,
+};
 
 /// Pictures of each kind, unless said otherwise.
 const PICTURES: usize = 10_000;
@@ -22,13 +24,13 @@ const AT_ONCE: usize = 1000;
 const SPLITS: usize = 10;
 
 /// Which network looks, and at how many pictures.
-pub(crate) struct Asked<'a> {
+pub(crate) struct ScoreOptions<'a> {
     pub(crate) features: Option<&'a str>,
     pub(crate) pictures: Option<usize>,
 }
 
 /// Figures of one kind of pictures.
-struct Score {
+struct GeneratorScore {
     fid: f64,
     inception: (f64, f64),
     pictures: u64,
@@ -37,10 +39,10 @@ struct Score {
 /// Scores of a generator that was trained with this configuration, and of true test pictures beside it.
 pub(crate) fn evaluate(
     (file, model): (&str, &mut Model),
-    (gan, config): (&BigGan, &Config),
-    asked: Asked<'_>,
+    (gan, config): (&BigGan, &RunConfig),
+    asked: ScoreOptions<'_>,
     screen: &Screen,
-) -> Outcome {
+) -> CommandResult {
     let Some(features) = asked.features else { return Err(no_network(file, config)) };
     let pictures = asked.pictures.unwrap_or(PICTURES);
     let mut config = config.clone();
@@ -97,7 +99,7 @@ pub(crate) fn evaluate(
 }
 
 /// Where no network was named: which one to train.
-fn no_network(file: &str, config: &Config) -> Failure {
+fn no_network(file: &str, config: &RunConfig) -> CommandError {
     let size =
         config.data.image_size.map_or(String::new(), |[h, w]| format!(" --set data.image_size=[{h},{w}]"));
     let e = Error::new(
@@ -108,7 +110,7 @@ fn no_network(file: &str, config: &Config) -> Failure {
         "train one, then name it: {0} train cifar-cnn{size} --out runs/features, and {0} evaluate {file} --features runs/features",
         program()
     ));
-    Failure::usage(e.at("--features"))
+    CommandError::usage(e.at("--features"))
 }
 
 /// The network of a model file that knows the classes of these data, and its mark.
@@ -126,7 +128,7 @@ fn network(path: &str, data: &TrainingData) -> Result<(FeatureNetwork, String)> 
 }
 
 /// What the network sees in the first pictures of some data.
-fn seen(network: &FeatureNetwork, data: &Dataset, most: usize) -> Result<Features> {
+fn seen(network: &FeatureNetwork, data: &Dataset, most: usize) -> Result<ImageFeatures> {
     let mut seen = None;
     for batch in data.take(most as u64).batch(AT_ONCE).iter() {
         let pictures = batch?.get("image")?.clone();
@@ -151,7 +153,7 @@ fn made(
     model: &mut Model,
     most: usize,
     seed: u64,
-) -> Result<Features> {
+) -> Result<ImageFeatures> {
     let mut seen = None;
     for (part, start) in (0..most).step_by(AT_ONCE).enumerate() {
         let n = AT_ONCE.min(most - start);
@@ -162,9 +164,9 @@ fn made(
     seen.ok_or_else(|| Error::new(ErrorKind::Data, "no pictures were made"))
 }
 
-fn score(of: &Features, reference: &Features) -> Result<Score> {
+fn score(of: &ImageFeatures, reference: &ImageFeatures) -> Result<GeneratorScore> {
     let splits = SPLITS.min(of.statistics.count() as usize);
-    Ok(Score {
+    Ok(GeneratorScore {
         fid: frechet_distance(&of.statistics, &reference.statistics)?,
         inception: inception_score(&of.probabilities, of.classes, splits)?,
         pictures: of.statistics.count(),

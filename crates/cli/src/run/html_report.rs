@@ -1,9 +1,9 @@
 //! `report.html` in a run's folder: what only the program knows of a run, put into its page.
 
 use crate::render::screen::{self, counted, grouped, note, program, quoted};
-use crate::run::evaluation::Answers;
+use crate::run::evaluation::TestPredictions;
 use crate::run::input_bottleneck;
-use crate::run::run_summary::{Report, peak_rss_mib, step_time, threads};
+use crate::run::run_summary::{RunSummary, peak_rss_mib, step_time, threads};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole_base::rng::fnv1a;
@@ -26,20 +26,20 @@ pub(crate) fn time_to_ask(seconds: f64) -> Duration {
 }
 
 /// A page that is on its way: it is written again once there is more to say.
-pub(crate) struct Written {
+pub(crate) struct ReportPage {
     page: RunReport,
     path: PathBuf,
 }
 
-impl Written {
+impl ReportPage {
     /// Writes a run's page; where that fails it is told, and that is all.
     pub(crate) fn new(
-        run: &Report<'_>,
+        run: &RunSummary<'_>,
         model: &Model,
-        answers: Result<Option<Answers>>,
+        answers: Result<Option<TestPredictions>>,
         folder: &Path,
-    ) -> Option<Written> {
-        let written = Written { page: page(run, model, answers, folder), path: folder.join(FILE) };
+    ) -> Option<ReportPage> {
+        let written = ReportPage { page: page(run, model, answers, folder), path: folder.join(FILE) };
         written.write().then_some(written)
     }
 
@@ -66,7 +66,12 @@ impl Written {
     }
 }
 
-fn page(run: &Report<'_>, model: &Model, answers: Result<Option<Answers>>, folder: &Path) -> RunReport {
+fn page(
+    run: &RunSummary<'_>,
+    model: &Model,
+    answers: Result<Option<TestPredictions>>,
+    folder: &Path,
+) -> RunReport {
     let (config, data) = (run.config, run.data);
     let name = folder.file_name().map_or(data.name.clone(), |n| n.to_string_lossy().into_owned());
     let mut page = RunReport::new(name, model, &run.history)
@@ -106,7 +111,7 @@ fn page(run: &Report<'_>, model: &Model, answers: Result<Option<Answers>>, folde
     }
 }
 
-fn origin(run: &Report<'_>) -> String {
+fn origin(run: &RunSummary<'_>) -> String {
     let data = run.data;
     let from = if data.origin.starts_with("drawn") { "" } else { "from " };
     let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
@@ -116,7 +121,7 @@ fn origin(run: &Report<'_>) -> String {
     )
 }
 
-fn tiles(page: &mut RunReport, run: &Report<'_>) {
+fn tiles(page: &mut RunReport, run: &RunSummary<'_>) {
     let mut add = |label: &str, value: String, note: String| page.tiles.push((label.into(), value, note));
     if run.steps > 0 {
         let told = format!("{} a second", counted(run.samples_per_second() as u64, "sample"));
@@ -165,7 +170,7 @@ fn command() -> String {
     [program()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
-fn again(run: &Report<'_>, folder: &Path) -> String {
+fn again(run: &RunSummary<'_>, folder: &Path) -> String {
     let out = format!("{}-again", folder.display().to_string().trim_end_matches('/'));
     let from = run.from.as_ref().map_or(String::new(), |from| format!(" --from {}", quoted(from)));
     format!("{} train FILE.toml{from} --out {}", program(), quoted(out))

@@ -3,15 +3,15 @@
 use crate::models::model_data::{check_samples, check_tokens, with_its_classes};
 use crate::render::screen::{Screen, counted};
 use std::collections::BTreeSet;
-use systole_config::{Config, FineTuneSection};
+use systole_config::{FineTuneSection, RunConfig};
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_nn::callback::Callback;
 use systole_nn::schedule::Schedule;
-use systole_nn::{Compile, FrozenBatchNorm, LayerNode, Model, TakenWeights};
+use systole_nn::{Compile, FrozenBatchNorm, LayerNode, Model, TransferredWeights};
 
 /// A model that is ready to be trained.
-pub(crate) struct Prepared {
+pub(crate) struct InitialModel {
     pub(crate) model: Model,
     /// The data as it knows them.
     pub(crate) data: TrainingData,
@@ -23,10 +23,10 @@ pub(crate) struct Prepared {
 pub(crate) fn prepared(
     earlier: Option<Model>,
     from: Option<&str>,
-    config: &Config,
+    config: &RunConfig,
     data: TrainingData,
     screen: &Screen,
-) -> Result<Prepared> {
+) -> Result<InitialModel> {
     let earlier = earlier.map(|earlier| plain(earlier, config)).transpose()?;
     if config.lora.is_some() && from.is_none() && config.fine_tune.as_ref().is_none_or(|s| s.from.is_none()) {
         return Err(Error::new(ErrorKind::Config, "there is no model to give adapters to")
@@ -48,11 +48,11 @@ pub(crate) fn prepared(
             let data = with_its_classes(&earlier, data, path, others)?;
             let mut model = continued(earlier, path, config, &data, screen)?;
             give_adapters(&mut model, config, &[], screen)?;
-            Prepared { model, data, phases: None }
+            InitialModel { model, data, phases: None }
         }
         _ => {
             let model = config.model(&config.sample_of(&data), &data.class_names)?;
-            Prepared { model, data, phases: None }
+            InitialModel { model, data, phases: None }
         }
     };
     check_tokens(&prepared.model, &prepared.data)?;
@@ -61,7 +61,7 @@ pub(crate) fn prepared(
 
 /// A backup's model with adapters as a plain one: what goes on gives it its adapters again. One that was trained for eight bits is a
 /// plain one, too, where it is not from now on.
-fn plain(mut earlier: Model, config: &Config) -> Result<Model> {
+fn plain(mut earlier: Model, config: &RunConfig) -> Result<Model> {
     if earlier.has_adapters() {
         earlier.merge_lora()?;
     }
@@ -72,7 +72,7 @@ fn plain(mut earlier: Model, config: &Config) -> Result<Model> {
 }
 
 /// Adapters, where they are asked for; layers that are new train whole.
-fn give_adapters(model: &mut Model, config: &Config, new: &[String], screen: &Screen) -> Result<()> {
+fn give_adapters(model: &mut Model, config: &RunConfig, new: &[String], screen: &Screen) -> Result<()> {
     let Some(section) = &config.lora else { return Ok(()) };
     let options = section.options(new);
     let (rank, alpha) = (options.rank, options.alpha.unwrap_or(options.rank as f64));
@@ -93,7 +93,7 @@ fn give_adapters(model: &mut Model, config: &Config, new: &[String], screen: &Sc
 }
 
 /// Layers that train whole beside adapters: those from the named one on, or those of new weights.
-fn whole_layers(model: &Model, head: Option<&str>, weights: &TakenWeights) -> Vec<String> {
+fn whole_layers(model: &Model, head: Option<&str>, weights: &TransferredWeights) -> Vec<String> {
     let names = model.architecture().nodes.iter().map(|node| node.name.clone());
     if let Some(head) = head {
         return names.skip_while(|name| name != head).collect();
@@ -107,10 +107,10 @@ fn adapted(
     earlier: &Model,
     path: &str,
     section: &FineTuneSection,
-    config: &Config,
+    config: &RunConfig,
     data: TrainingData,
     screen: &Screen,
-) -> Result<Prepared> {
+) -> Result<InitialModel> {
     let set = |names: &[String]| names.iter().cloned().collect::<BTreeSet<String>>();
     let knows = set(&earlier.class_names) == set(&data.class_names);
     // The same name is the same class.
@@ -123,12 +123,12 @@ fn adapted(
     let whole = whole_layers(&model, head, &weights);
     give_adapters(&mut model, config, &whole, screen)?;
     if config.lora.is_some() && !section.unfreeze {
-        return Ok(Prepared { model, data, phases: None });
+        return Ok(InitialModel { model, data, phases: None });
     }
     if !section.unfreeze {
         let frozen = model.freeze_until(head, section.frozen_batch_norm)?;
         screen.line(format!("Frozen: {}{}", some(&frozen), batch_norm(section)));
-        return Ok(Prepared { model, data, phases: None });
+        return Ok(InitialModel { model, data, phases: None });
     }
     let phases = model.begin_fine_tuning(section.phases(config.fit.epochs), 0)?;
     screen.line(format!(
@@ -137,7 +137,7 @@ fn adapted(
         counted(config.fit.epochs as u64, "epoch"),
         batch_norm(section)
     ));
-    Ok(Prepared { model, data, phases: Some(phases) })
+    Ok(InitialModel { model, data, phases: Some(phases) })
 }
 
 fn batch_norm(section: &FineTuneSection) -> &'static str {
@@ -148,7 +148,7 @@ fn batch_norm(section: &FineTuneSection) -> &'static str {
 }
 
 /// Says which weights are the saved model's, and which are new.
-fn announce_weights(weights: &TakenWeights, path: &str, screen: &Screen) {
+fn announce_weights(weights: &TransferredWeights, path: &str, screen: &Screen) {
     let new = match weights.new.is_empty() {
         true => "none is new".to_string(),
         false => format!("new: {}", some(&weights.new)),
@@ -171,7 +171,7 @@ fn some(names: &[String]) -> String {
 }
 
 /// Refuses a configuration of other layers than the saved model's.
-fn check_layers(model: &Model, path: &str, config: &Config) -> Result<()> {
+fn check_layers(model: &Model, path: &str, config: &RunConfig) -> Result<()> {
     let layers = |m: &Model| {
         // Some of them may be frozen.
         let free = |p: &LayerNode| {
@@ -195,7 +195,7 @@ fn check_layers(model: &Model, path: &str, config: &Config) -> Result<()> {
 fn continued(
     mut model: Model,
     path: &str,
-    config: &Config,
+    config: &RunConfig,
     data: &TrainingData,
     screen: &Screen,
 ) -> Result<Model> {

@@ -1,11 +1,11 @@
 //! What a run says about waiting for data, with what its configuration can change where that helps. What a program can
 //! change is said by [`History::verdict`].
 
-use systole_config::Config;
+use systole_config::RunConfig;
 use systole_nn::History;
 
 /// In plain words: compute-bound, or input-bound, the slow stage, and the key to change.
-pub(crate) fn of(history: &History, config: &Config) -> String {
+pub(crate) fn of(history: &History, config: &RunConfig) -> String {
     let finding = history.finding();
     match remedy(history, config).filter(|_| history.waits_steadily()) {
         Some(remedy) => format!("{finding}; {remedy}"),
@@ -14,7 +14,7 @@ pub(crate) fn of(history: &History, config: &Config) -> String {
 }
 
 /// The key that makes data come faster.
-fn remedy(history: &History, config: &Config) -> Option<&'static str> {
+fn remedy(history: &History, config: &RunConfig) -> Option<&'static str> {
     let report = history.data.as_ref()?;
     let all: f64 = report.stages.iter().map(|s| s.time.as_secs_f64()).sum();
     let slow = report.slowest().filter(|s| s.time.as_secs_f64() > 0.5 * all)?;
@@ -31,12 +31,12 @@ fn remedy(history: &History, config: &Config) -> Option<&'static str> {
 mod tests {
     use super::*;
     use std::time::Instant;
-    use systole_config::Draft;
-    use systole_data::Options;
+    use systole_config::ConfigDraft;
+    use systole_data::DatasetOptions;
 
     /// What a run that waits would say, and how long the data take.
     fn run(augment: &str) -> (String, f64) {
-        let mut draft = Draft::preset("glyphs").unwrap();
+        let mut draft = ConfigDraft::preset("glyphs").unwrap();
         for (key, value) in [
             ("data.augment", augment),
             ("data.train_samples", "800"),
@@ -47,7 +47,7 @@ mod tests {
         }
         let config = draft.finish().unwrap();
         let data = config.load_data(|dir| dir).unwrap();
-        let measured = Options { measure: Some(1), ..Options::default() };
+        let measured = DatasetOptions { measure: Some(1), ..DatasetOptions::default() };
         let pipeline = config.train_pipeline(&data).with_options(measured);
         let (began, mut batches) = (Instant::now(), pipeline.iter());
         for batch in batches.by_ref() {

@@ -5,22 +5,22 @@ use serde_json::{Value, json};
 use std::path::Path;
 use systole_data::format::idx;
 use systole_ir::{Error, Literal, Result};
-use systole_nn::{Model, RemovedChannels, Sparsity};
+use systole_nn::{Model, RemovedChannels, WeightSparsity};
 
 /// A pruned model and its file.
-pub(crate) struct Pruned {
-    layers: Vec<Sparsity>,
+pub(crate) struct PruningReport {
+    layers: Vec<WeightSparsity>,
     removed: Vec<RemovedChannels>,
     bytes: usize,
     /// Of the file by deflate.
     compressed: usize,
 }
 
-impl Pruned {
-    pub(crate) fn of(model: &Model, file: &Path, removed: Vec<RemovedChannels>) -> Result<Pruned> {
+impl PruningReport {
+    pub(crate) fn of(model: &Model, file: &Path, removed: Vec<RemovedChannels>) -> Result<PruningReport> {
         let bytes = std::fs::read(file).map_err(|e| Error::io("cannot read", file, e))?;
         let packed = idx::to_bytes(&Literal::from_slice([bytes.len()], &bytes)?, true)?;
-        Ok(Pruned { layers: model.sparsity()?, removed, bytes: bytes.len(), compressed: packed.len() })
+        Ok(PruningReport { layers: model.sparsity()?, removed, bytes: bytes.len(), compressed: packed.len() })
     }
 
     pub(crate) fn text(&self) -> String {
@@ -42,7 +42,7 @@ impl Pruned {
     }
 
     pub(crate) fn json(&self) -> Value {
-        let layer = |l: &Sparsity| json!({"weight": l.path, "zeros": l.zeros, "weights": l.weights});
+        let layer = |l: &WeightSparsity| json!({"weight": l.path, "zeros": l.zeros, "weights": l.weights});
         let layers: Vec<Value> = self.layers.iter().map(layer).collect();
         let removed = |r: &RemovedChannels| json!({"layer": r.layer, "before": r.before, "after": r.after});
         let removed: Vec<Value> = self.removed.iter().map(removed).collect();

@@ -2,22 +2,22 @@
 
 use crate::render::screen::{Screen, counted, program, quoted, values};
 use crate::run::confusion::Confusion;
-use crate::run::evaluation::Answers;
-use crate::run::pruning::Pruned;
+use crate::run::evaluation::TestPredictions;
+use crate::run::pruning::PruningReport;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_config::{CompileSection, Config};
+use systole_config::{CompileSection, RunConfig};
 use systole_datasets::TrainingData;
 use systole_ir::knobs;
 use systole_nn::applications::biggan::SampleGrid;
-use systole_nn::{BestEpoch, History, Logs, Model, RunPlace, Validation};
+use systole_nn::{BestEpoch, History, Logs, Model, RunPosition, Validation};
 use systole_progress::progress::called;
 use systole_runtime::backend;
 
 /// What a run leaves in its folder.
-pub(crate) struct Files<'a> {
+pub(crate) struct RunFiles<'a> {
     pub(crate) model: &'a Path,
     pub(crate) best: &'a Path,
     pub(crate) example: &'a Path,
@@ -25,8 +25,8 @@ pub(crate) struct Files<'a> {
 }
 
 /// A finished (or interrupted) run.
-pub(crate) struct Report<'a> {
-    pub(crate) config: &'a Config,
+pub(crate) struct RunSummary<'a> {
+    pub(crate) config: &'a RunConfig,
     pub(crate) data: &'a TrainingData,
     pub(crate) reason: String,
     pub(crate) history: History,
@@ -41,20 +41,20 @@ pub(crate) struct Report<'a> {
     /// The page about the run, where one was written.
     pub(crate) report: Option<PathBuf>,
     /// What pruning left of the model.
-    pub(crate) pruned: Option<Pruned>,
+    pub(crate) pruned: Option<PruningReport>,
 }
 
-impl<'a> Report<'a> {
+impl<'a> RunSummary<'a> {
     pub(crate) fn new(
-        config: &'a Config,
+        config: &'a RunConfig,
         data: &'a TrainingData,
         reason: String,
         history: History,
         model: &Model,
         interrupted: bool,
         began: Instant,
-    ) -> Report<'a> {
-        Report {
+    ) -> RunSummary<'a> {
+        RunSummary {
             config,
             data,
             reason,
@@ -80,7 +80,7 @@ impl<'a> Report<'a> {
     }
 
     /// The mistakes that are told at the end: of one's own classes; those of the known sets are well known.
-    pub(crate) fn of_own_classes(&self, answers: &Answers) -> Option<Confusion> {
+    pub(crate) fn of_own_classes(&self, answers: &TestPredictions) -> Option<Confusion> {
         answers.confusion.clone().filter(|_| self.config.data.is_own())
     }
 
@@ -139,7 +139,7 @@ impl<'a> Report<'a> {
     }
 
     /// The last line of `--json`.
-    fn object(&self, model: &Model, files: &Files<'_>, resumed: Option<&RunPlace>) -> Value {
+    fn object(&self, model: &Model, files: &RunFiles<'_>, resumed: Option<&RunPosition>) -> Value {
         let mut o = Map::new();
         let mut put = |key: &str, value: Value| drop(o.insert(key.into(), value));
         put("dataset", json!(self.data.name));
@@ -195,7 +195,13 @@ impl<'a> Report<'a> {
     }
 
     /// Everything at the end, and the next commands.
-    pub(crate) fn show(&self, model: &Model, files: &Files<'_>, resumed: Option<&RunPlace>, screen: &Screen) {
+    pub(crate) fn show(
+        &self,
+        model: &Model,
+        files: &RunFiles<'_>,
+        resumed: Option<&RunPosition>,
+        screen: &Screen,
+    ) {
         screen.line(self.result(model));
         self.confusions.iter().for_each(|c| screen.line(c.text()));
         self.pruned.iter().for_each(|pruned| screen.line(pruned.text()));
@@ -222,7 +228,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    fn best_object(&self, files: &Files<'_>) -> Value {
+    fn best_object(&self, files: &RunFiles<'_>) -> Value {
         let best = |b: &BestEpoch| json!({"epoch": b.epoch, "monitor": b.monitor, "value": b.value, "model_file": files.best.display().to_string()});
         self.history.best.as_ref().map_or(Value::Null, best)
     }
@@ -237,8 +243,8 @@ impl<'a> Report<'a> {
     }
 
     /// Where the model is, and what can be done with it.
-    fn next(&self, files: &Files<'_>, screen: &Screen) {
-        let Files { model, best, example, folder } = files;
+    fn next(&self, files: &RunFiles<'_>, screen: &Screen) {
+        let RunFiles { model, best, example, folder } = files;
         self.history.best.iter().for_each(|b| screen.line(self.best_line(b, best)));
         screen.line(format!("Model: {}", model.display()));
         if self.config.biggan.is_some() {

@@ -13,24 +13,24 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// Whether, and by which signal, the user asked to stop.
 #[derive(Clone)]
-pub(crate) struct Stop {
+pub(crate) struct StopSignal {
     /// For `Fit::stop`.
     pub(crate) asked: Arc<AtomicBool>,
     code: Arc<AtomicUsize>,
 }
 
-impl Stop {
+impl StopSignal {
     /// Takes the two signals over from here on: once for all runs of a process.
-    pub(crate) fn install() -> Result<Stop> {
-        static INSTALLED: OnceLock<Stop> = OnceLock::new();
+    pub(crate) fn install() -> Result<StopSignal> {
+        static INSTALLED: OnceLock<StopSignal> = OnceLock::new();
         match INSTALLED.get() {
             Some(stop) => Ok(stop.clone()),
-            None => Stop::take_over().map(|stop| INSTALLED.get_or_init(|| stop).clone()),
+            None => StopSignal::take_over().map(|stop| INSTALLED.get_or_init(|| stop).clone()),
         }
     }
 
-    fn take_over() -> Result<Stop> {
-        let stop = Stop { asked: Arc::default(), code: Arc::default() };
+    fn take_over() -> Result<StopSignal> {
+        let stop = StopSignal { asked: Arc::default(), code: Arc::default() };
         for signal in [SIGINT, SIGTERM] {
             let code = 128 + signal;
             // Actions run in the order they are registered: the first signal finds `asked` unset, and passes.

@@ -2,11 +2,11 @@
 //! a grid. They are a run of their own, `pictures`, beside those of training and validation.
 
 use crate::render::screen::note;
-use crate::run::evaluation::Answers;
+use crate::run::evaluation::TestPredictions;
 use std::path::Path;
-use systole_config::Config;
-use systole_data::file_system::{Disk, write_atomically};
-use systole_data::format::tensorboard_events::{self, Value};
+use systole_config::RunConfig;
+use systole_data::file_system::{OsFileSystem, write_atomically};
+use systole_data::format::tensorboard_events::{self, SummaryValue};
 use systole_ir::{Error, Result};
 use systole_nn::Model;
 
@@ -14,7 +14,12 @@ use systole_nn::Model;
 const FOLDER: &str = "pictures";
 
 /// Writes the pictures of a run in `folder`, where it writes events; where that fails it is told, and that is all.
-pub(crate) fn write_of_run(answers: &Result<Option<Answers>>, model: &Model, config: &Config, folder: &Path) {
+pub(crate) fn write_of_run(
+    answers: &Result<Option<TestPredictions>>,
+    model: &Model,
+    config: &RunConfig,
+    folder: &Path,
+) {
     let events = config.event_folder(folder).filter(|_| model.leads());
     let (Ok(Some(answers)), Some(events)) = (answers, events) else { return };
     if let Err(e) = write(answers, &events, model.epochs().saturating_sub(1) as u64) {
@@ -23,7 +28,7 @@ pub(crate) fn write_of_run(answers: &Result<Option<Answers>>, model: &Model, con
 }
 
 /// Writes the pictures in place of those of an earlier end; nothing where there are none.
-fn write(answers: &Answers, events: &Path, epoch: u64) -> Result<()> {
+fn write(answers: &TestPredictions, events: &Path, epoch: u64) -> Result<()> {
     let mut bytes = Vec::new();
     tensorboard_events::put_header(&mut bytes);
     let before = bytes.len();
@@ -40,9 +45,14 @@ fn write(answers: &Answers, events: &Path, epoch: u64) -> Result<()> {
             &mut bytes,
             epoch,
             "misclassified",
-            &Value::Images { width, height, pngs },
+            &SummaryValue::Images { width, height, pngs },
         );
-        tensorboard_events::put_value(&mut bytes, epoch, "misclassified_classes", &Value::Text(captions));
+        tensorboard_events::put_value(
+            &mut bytes,
+            epoch,
+            "misclassified_classes",
+            &SummaryValue::Text(captions),
+        );
     }
     if let Some(grid) = answers.grid()? {
         let [width, height] = size(&grid).unwrap_or_default();
@@ -50,7 +60,7 @@ fn write(answers: &Answers, events: &Path, epoch: u64) -> Result<()> {
             &mut bytes,
             epoch,
             "samples",
-            &Value::Images { width, height, pngs: vec![grid] },
+            &SummaryValue::Images { width, height, pngs: vec![grid] },
         );
     }
     if bytes.len() == before {
@@ -62,7 +72,7 @@ fn write(answers: &Answers, events: &Path, epoch: u64) -> Result<()> {
         std::fs::remove_file(&file).map_err(|e| Error::io("cannot remove", &file, e))?;
     }
     let name = tensorboard_events::next_name(std::slice::from_ref(&folder));
-    write_atomically(&Disk, &folder.join(name), &[&bytes])
+    write_atomically(&OsFileSystem, &folder.join(name), &[&bytes])
 }
 
 /// Width and height, from the head of a PNG file.

@@ -1,21 +1,21 @@
 //! Training as `train` and `resume` do it: load, fit, save, test, report.
 
-use crate::args::exit_status::Outcome;
+use crate::args::exit_status::CommandResult;
 use crate::models::model_data::keep_tokenizer;
-use crate::models::run_directory::{self, Record, Resume, SaveArgs};
+use crate::models::run_directory::{self, ResumeMode, RunRecord, SaveArgs};
 use crate::render::screen::{Screen, counted, grouped, note, values};
-use crate::run::evaluation::Answers;
-use crate::run::html_report::{self, Written};
-use crate::run::initial_model::{Prepared, prepared};
-use crate::run::pruning::Pruned;
-use crate::run::run_summary::{Files, Report};
-use crate::run::signals::Stop;
+use crate::run::evaluation::TestPredictions;
+use crate::run::html_report::{self, ReportPage};
+use crate::run::initial_model::{InitialModel, prepared};
+use crate::run::pruning::PruningReport;
+use crate::run::run_summary::{RunFiles, RunSummary};
+use crate::run::signals::StopSignal;
 use crate::run::tensorboard_images;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_config::Config;
+use systole_config::RunConfig;
 use systole_data::Dataset;
 use systole_data::file_system::sweep;
 use systole_data::format::png;
@@ -33,8 +33,8 @@ fn leads() -> Result<bool> {
 }
 
 /// What a run starts with.
-pub(crate) struct Start {
-    pub(crate) record: Record,
+pub(crate) struct RunStart {
+    pub(crate) record: RunRecord,
     pub(crate) data: TrainingData,
     /// The saved model of [`Record::from`].
     pub(crate) earlier: Option<Model>,
@@ -44,17 +44,17 @@ pub(crate) struct Start {
 
 /// Trains (or goes on), saves, tests and reports.
 pub(crate) fn train(
-    start: Start,
-    folder: Folder,
-    (resume, save): (Resume, &SaveArgs),
+    start: RunStart,
+    folder: RunDirectory,
+    (resume, save): (ResumeMode, &SaveArgs),
     began: Instant,
     screen: &Screen,
-) -> Outcome {
-    let Start { record, data, earlier, pause_after } = start;
+) -> CommandResult {
+    let RunStart { record, data, earlier, pause_after } = start;
     let (config, reason, from) = (record.config.clone(), record.reason.clone(), record.from.clone());
     let made = prepared(earlier, record.from.as_deref(), &config, data, screen);
-    let Prepared { mut model, data, phases } = made.inspect_err(|_| folder.undo())?;
-    let record = Record { devices: Some(devices_of(&model)?), ..record };
+    let InitialModel { mut model, data, phases } = made.inspect_err(|_| folder.undo())?;
+    let record = RunRecord { devices: Some(devices_of(&model)?), ..record };
     let class_weight = config.class_weight(&data).inspect_err(|_| folder.undo())?;
     let common = record.common();
     let own = [&*folder.model, &folder.best, &folder.example];
@@ -66,7 +66,7 @@ pub(crate) fn train(
     }
     announce(&model, &config, &resumed, screen)?;
     call_as_asked(&model, &config);
-    let stop = Stop::install()?;
+    let stop = StopSignal::install()?;
     let place = resumed.place.clone();
     note_origin(&mut model, &config, &data)?;
     let best = folder.best(&model, &config).goes_on(resumed.best_goes_on);
@@ -79,7 +79,7 @@ pub(crate) fn train(
     let frozen = if folder.leads { save.freeze(&config, tuning) } else { Ok(None) };
     // A signal that came too late to stop anything still ends the program as interrupted, where no other host counts on it.
     let interrupted = history.interrupted || (stop.exit_code() != 0 && model.host().1 == 1);
-    let mut run = Report::new(&config, &data, reason, history, &model, interrupted, began);
+    let mut run = RunSummary::new(&config, &data, reason, history, &model, interrupted, began);
     run.from = from;
     let mut answers = ask(&mut model, &run, folder.leads)?;
     run.confusions = answers.as_mut().ok().and_then(|answers| run.of_own_classes(answers.as_ref()?));
@@ -89,12 +89,12 @@ pub(crate) fn train(
     run.pruned = folder.pruned(&model, &config, removed)?;
     tensorboard_images::write_of_run(&answers, &model, &config, &folder.folder);
     let written =
-        (folder.leads && config.fit.report).then(|| Written::new(&run, &model, answers, &folder.folder));
+        (folder.leads && config.fit.report).then(|| ReportPage::new(&run, &model, answers, &folder.folder));
     let written = written.flatten();
     run.report = written.as_ref().map(|w| w.path().into());
     run.show(&model, &folder.files(), place.as_ref(), screen);
     drop(model);
-    written.into_iter().for_each(Written::with_profile);
+    written.into_iter().for_each(ReportPage::with_profile);
     // After the model: a configuration that cannot be written costs no training.
     if let Some(path) = frozen? {
         screen.line(format!("The threads and queues that were found are in {}", path.display()));
@@ -105,7 +105,7 @@ pub(crate) fn train(
 }
 
 /// Keeps with a model what it was made from.
-fn note_origin(model: &mut Model, config: &Config, data: &TrainingData) -> Result<()> {
+fn note_origin(model: &mut Model, config: &RunConfig, data: &TrainingData) -> Result<()> {
     model.notes.insert("config".into(), portable(config).to_toml()?);
     if !data.fields.is_empty() {
         model.notes.insert("fields".into(), json!(data.fields).to_string());
@@ -118,14 +118,14 @@ fn note_origin(model: &mut Model, config: &Config, data: &TrainingData) -> Resul
 
 /// What the model says of test data: all of one's own, whose classes are told; of published ones for a report, as many as there is
 /// time for. An error is one of the run only where it asks for its own.
-fn ask(model: &mut Model, run: &Report<'_>, leads: bool) -> Result<Result<Option<Answers>>> {
+fn ask(model: &mut Model, run: &RunSummary<'_>, leads: bool) -> Result<Result<Option<TestPredictions>>> {
     let (config, data) = (run.config, run.data);
     let is_own = config.data.is_own() && !data.class_names.is_empty();
     if run.was_interrupted() {
         return Ok(Ok(None));
     }
     if is_own {
-        return Answers::gather(model, config, data, None).map(Ok);
+        return TestPredictions::gather(model, config, data, None).map(Ok);
     }
     // A prediction is a meeting of all hosts.
     let is_told = config.fit.report || config.asks_for_events();
@@ -133,7 +133,7 @@ fn ask(model: &mut Model, run: &Report<'_>, leads: bool) -> Result<Result<Option
     if !is_wanted {
         return Ok(Ok(None));
     }
-    Ok(Answers::gather(model, config, data, Some(html_report::time_to_ask(run.seconds))))
+    Ok(TestPredictions::gather(model, config, data, Some(html_report::time_to_ask(run.seconds))))
 }
 
 /// What a program exits with that SIGTERM ended.
@@ -141,7 +141,11 @@ const TERMINATED: u8 = 143;
 
 /// A dashboard, where one is asked for and there is a terminal for it.
 #[cfg(feature = "tui")]
-fn dashboard(config: &Config, stop: &Stop, screen: &Screen) -> Option<systole_progress::tui::Dashboard> {
+fn dashboard(
+    config: &RunConfig,
+    stop: &StopSignal,
+    screen: &Screen,
+) -> Option<systole_progress::tui::Dashboard> {
     let quit = || drop(signal_hook::low_level::raise(signal_hook::consts::SIGINT));
     let is_wanted = config.fit.tui && !screen.json && !screen.quiet;
     is_wanted.then(|| systole_progress::tui::Dashboard::start_with(stop.asked.clone(), quit)).flatten()
@@ -160,7 +164,7 @@ fn agree(
     model: &Model,
     data: &TrainingData,
     configuration: String,
-    resumed: &run_directory::Plan,
+    resumed: &run_directory::ResumePlan,
 ) -> Result<()> {
     let data = format!("{}: {} and {} {}", data.name, data.train_len, data.test_len, data.elements);
     let place = resumed.place.as_ref().map_or("a new run".into(), |place| {
@@ -185,7 +189,7 @@ pub(crate) fn announce_data(data: &TrainingData, reason: &str, screen: &Screen) 
 }
 
 /// Loads the data set, with the progress of a download on a terminal.
-pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<TrainingData> {
+pub(crate) fn load_data(config: &RunConfig, screen: &Screen) -> Result<TrainingData> {
     let live = terminal::width().is_some() && !screen.quiet;
     config.load_data(move |dir| {
         if !live {
@@ -207,7 +211,12 @@ pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<TrainingData
     })
 }
 
-fn announce(model: &Model, config: &Config, resumed: &run_directory::Plan, screen: &Screen) -> Result<()> {
+fn announce(
+    model: &Model,
+    config: &RunConfig,
+    resumed: &run_directory::ResumePlan,
+    screen: &Screen,
+) -> Result<()> {
     let weights: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
     let backend = backend("auto")?;
     let device = backend.devices().first().map(|d| d.description.clone()).unwrap_or_default();
@@ -253,7 +262,7 @@ fn devices_of(model: &Model) -> Result<String> {
 }
 
 /// Lines for people say `accuracy` where the configuration does.
-pub(crate) fn call_as_asked(model: &Model, config: &Config) {
+pub(crate) fn call_as_asked(model: &Model, config: &RunConfig) {
     let names = model.compile_config().map_or(Vec::new(), |compile| config.names(compile));
     for (name, asked) in names.iter().filter(|(name, _)| name.contains("accuracy")) {
         progress::call(name, &if asked == "acc" { "accuracy".into() } else { asked.clone() });
@@ -276,16 +285,17 @@ fn announce_strategy(model: &Model, screen: &Screen) {
 }
 
 /// How a run goes on, its best model, its folder, when it pauses, and what changes its phases.
-type RunParts<'a> = (run_directory::Plan, KeepBest, &'a Folder, Option<usize>, Option<Box<dyn Callback>>);
+type RunParts<'a> =
+    (run_directory::ResumePlan, KeepBest, &'a RunDirectory, Option<usize>, Option<Box<dyn Callback>>);
 
 /// The epochs, and the test that the last one is owed.
 fn fit(
     model: &mut Model,
-    config: &Config,
+    config: &RunConfig,
     data: &TrainingData,
     (resumed, best, folder, pause_after, phases): RunParts<'_>,
     class_weight: BTreeMap<i64, f64>,
-    stop: &Stop,
+    stop: &StopSignal,
     screen: &Screen,
 ) -> Result<History> {
     let test = config.test_pipeline(data);
@@ -330,7 +340,7 @@ fn fit(
 }
 
 /// What the configuration says of a run.
-fn asked(config: &Config, test: &Dataset, screen: &Screen) -> Result<Fit> {
+fn asked(config: &RunConfig, test: &Dataset, screen: &Screen) -> Result<Fit> {
     let of = &config.fit;
     Ok(Fit {
         epochs: of.epochs,
@@ -355,17 +365,17 @@ fn asked(config: &Config, test: &Dataset, screen: &Screen) -> Result<Fit> {
 pub(crate) fn fast_dev_run(
     earlier: Option<Model>,
     from: Option<&str>,
-    config: &Config,
+    config: &RunConfig,
     data: TrainingData,
     screen: &Screen,
-) -> Outcome {
-    let Prepared { mut model, data, .. } = prepared(earlier, from, config, data, screen)?;
+) -> CommandResult {
+    let InitialModel { mut model, data, .. } = prepared(earlier, from, config, data, screen)?;
     let class_weight = config.class_weight(&data)?;
     let n = config.fit.fast_dev_run.unwrap_or(1);
     let batches = if n == 1 { "one batch".into() } else { format!("{n} batches") };
     screen.line(format!("A trial of {batches}: nothing is kept, callbacks and backups are left out"));
     call_as_asked(&model, config);
-    let stop = Stop::install()?;
+    let stop = StopSignal::install()?;
     let train = config.train_pipeline_of(&data, model.share_of_batches());
     let fit = Fit {
         stop: Some(stop.asked.clone()),
@@ -392,14 +402,14 @@ pub(crate) fn fast_dev_run(
 pub(crate) fn barebones(
     earlier: Option<Model>,
     from: Option<&str>,
-    config: &Config,
+    config: &RunConfig,
     data: TrainingData,
     screen: &Screen,
-) -> Outcome {
-    let Prepared { mut model, data, .. } = prepared(earlier, from, config, data, screen)?;
+) -> CommandResult {
+    let InitialModel { mut model, data, .. } = prepared(earlier, from, config, data, screen)?;
     let class_weight = config.class_weight(&data)?;
     screen.line("The loop alone: callbacks, backups and progress are left out, and nothing is kept");
-    let stop = Stop::install()?;
+    let stop = StopSignal::install()?;
     let train = config.train_pipeline_of(&data, model.share_of_batches());
     let asked = asked(config, &config.test_pipeline(&data), screen)?;
     let history = model.fit(&train, Fit { stop: Some(stop.asked.clone()), class_weight, ..asked })?;
@@ -419,7 +429,7 @@ pub(crate) fn barebones(
 }
 
 /// The configuration as it goes into the model file: without this machine's folders and what is told at the end.
-fn portable(config: &Config) -> Config {
+fn portable(config: &RunConfig) -> RunConfig {
     let mut config = config.clone();
     config.data.dir = None;
     let named = config.data.tokenizer.as_ref().and_then(|t| Path::new(t).file_name());
@@ -434,7 +444,7 @@ fn portable(config: &Config) -> Config {
 }
 
 /// Takes channels of nothing but zeros out of a model; its configuration is of the smaller one then.
-fn smaller(model: &mut Model, config: &Config) -> Result<Vec<RemovedChannels>> {
+fn smaller(model: &mut Model, config: &RunConfig) -> Result<Vec<RemovedChannels>> {
     let removed = model.remove_channels()?;
     let mut config = portable(config).with_removed(&removed, model);
     // They are gone.
@@ -444,7 +454,7 @@ fn smaller(model: &mut Model, config: &Config) -> Result<Vec<RemovedChannels>> {
 }
 
 /// Where the run's files go.
-pub(crate) struct Folder {
+pub(crate) struct RunDirectory {
     folder: PathBuf,
     /// Whether this process writes there.
     leads: bool,
@@ -455,24 +465,24 @@ pub(crate) struct Folder {
     example: PathBuf,
 }
 
-impl Folder {
+impl RunDirectory {
     /// Before training, so that a folder that cannot be made costs no hours.
-    pub(crate) fn make(folder: PathBuf, dataset: &str) -> Result<Folder> {
+    pub(crate) fn make(folder: PathBuf, dataset: &str) -> Result<RunDirectory> {
         let leads = leads()?;
         let made = leads && !folder.exists();
         if leads {
-            Folder::prepare(&folder)?;
+            RunDirectory::prepare(&folder)?;
         }
         let file = |end: &str| folder.join(format!("{dataset}{end}"));
         let (model, best, example) = (file(".safetensors"), file(run_directory::BEST), file("-example.png"));
-        Ok(Folder { model, best, example, leads, made, folder })
+        Ok(RunDirectory { model, best, example, leads, made, folder })
     }
 
-    fn files(&self) -> Files<'_> {
-        Files { model: &self.model, best: &self.best, example: &self.example, folder: &self.folder }
+    fn files(&self) -> RunFiles<'_> {
+        RunFiles { model: &self.model, best: &self.best, example: &self.example, folder: &self.folder }
     }
 
-    fn best(&self, model: &Model, config: &Config) -> KeepBest {
+    fn best(&self, model: &Model, config: &RunConfig) -> KeepBest {
         let compile = model.compile_config().cloned().unwrap_or_default();
         KeepBest::new(&self.best, &config.monitor(&compile))
     }
@@ -490,15 +500,15 @@ impl Folder {
     fn pruned(
         &self,
         model: &Model,
-        config: &Config,
+        config: &RunConfig,
         removed: Vec<RemovedChannels>,
-    ) -> Result<Option<Pruned>> {
+    ) -> Result<Option<PruningReport>> {
         let is_pruned = self.leads && config.pruning.is_some();
-        is_pruned.then(|| Pruned::of(model, &self.model, removed)).transpose()
+        is_pruned.then(|| PruningReport::of(model, &self.model, removed)).transpose()
     }
 
     /// Takes channels that pruning has made zero out of the model, and of the best one that was kept.
-    fn shrink(&self, model: &mut Model, config: &Config) -> Result<Vec<RemovedChannels>> {
+    fn shrink(&self, model: &mut Model, config: &RunConfig) -> Result<Vec<RemovedChannels>> {
         if config.pruning.as_ref().is_none_or(|pruning| !pruning.channels) {
             return Ok(Vec::new());
         }

@@ -1,17 +1,17 @@
 //! Data of one's own that a command line names beside a saved model: folders of pictures, files of records, texts.
 
-use crate::args::exit_status::Failure;
-use crate::models::command_target::Target;
+use crate::args::exit_status::CommandError;
+use crate::models::command_target::CommandTarget;
 use crate::models::model_data::set_columns;
 use std::path::{Path, PathBuf};
-use systole_config::{Config, Draft};
+use systole_config::{ConfigDraft, RunConfig};
 use systole_data::input_file::absolute;
 use systole_datasets::{holds_records, is_of_records};
 use systole_ir::Result;
 use systole_nn::Model;
 
 /// Where data lie, and what they are.
-pub(crate) struct OwnData {
+pub(crate) struct UserData {
     /// Their name in `data.dataset`.
     pub(crate) dataset: &'static str,
     dir: PathBuf,
@@ -19,19 +19,19 @@ pub(crate) struct OwnData {
     file: Option<String>,
 }
 
-impl OwnData {
+impl UserData {
     /// What a name on the command line means; none: something else than data.
-    pub(crate) fn of(name: &str) -> Result<Option<OwnData>, Failure> {
-        let own = |dataset, dir, file| Ok(Some(OwnData { dataset, dir, file }));
-        match Target::of(name).map_err(Failure::usage)? {
-            Target::Folder(dir) if holds_records(&dir) => own("records", dir, None),
-            Target::Folder(dir) => own("folder", dir, None),
-            Target::Model(file) if is_of_records(&file) => {
+    pub(crate) fn of(name: &str) -> Result<Option<UserData>, CommandError> {
+        let own = |dataset, dir, file| Ok(Some(UserData { dataset, dir, file }));
+        match CommandTarget::of(name).map_err(CommandError::usage)? {
+            CommandTarget::Folder(dir) if holds_records(&dir) => own("records", dir, None),
+            CommandTarget::Folder(dir) => own("folder", dir, None),
+            CommandTarget::Model(file) if is_of_records(&file) => {
                 let whole = absolute(Path::new(&file))?;
                 let file = whole.file_name().map(|n| n.to_string_lossy().into_owned());
                 own("records", whole.parent().unwrap_or(Path::new("/")).to_path_buf(), file)
             }
-            Target::Model(file) if file.to_lowercase().ends_with(".txt") => {
+            CommandTarget::Model(file) if file.to_lowercase().ends_with(".txt") => {
                 own("text", absolute(Path::new(&file))?, None)
             }
             _ => Ok(None),
@@ -40,7 +40,7 @@ impl OwnData {
 
     /// Has a configuration read these data in the place of its own; `name` is what the command line calls them. Pictures
     /// are brought to what the model takes.
-    pub(crate) fn set(&self, draft: &mut Draft, name: &str, config: Option<&Config>, model: &Model) {
+    pub(crate) fn set(&self, draft: &mut ConfigDraft, name: &str, config: Option<&RunConfig>, model: &Model) {
         draft.set_text(name, "data.dir", &self.dir.display().to_string());
         draft.set_text(name, "data.dataset", self.dataset);
         // The patterns are of the files that the model learnt from.
@@ -66,15 +66,15 @@ pub(crate) fn beside_model(
     name: &str,
     model: &Model,
     path: &str,
-    config: Option<Config>,
+    config: Option<RunConfig>,
     adapts: bool,
-) -> Result<Option<Draft>, Failure> {
-    let (Some(own), Some(config)) = (OwnData::of(name)?, config) else { return Ok(None) };
+) -> Result<Option<ConfigDraft>, CommandError> {
+    let (Some(own), Some(config)) = (UserData::of(name)?, config) else { return Ok(None) };
     let is_text = config.data.dataset == "text";
     if (own.dataset == "text") != is_text || !(is_text || adapts || config.data.is_own()) {
         return Ok(None);
     }
-    let mut draft = Draft::parse(&config.to_toml()?, &format!("the configuration kept in {path}"))?;
+    let mut draft = ConfigDraft::parse(&config.to_toml()?, &format!("the configuration kept in {path}"))?;
     set_columns(&mut draft, &config, model, path);
     own.set(&mut draft, name, Some(&config), model);
     if adapts {

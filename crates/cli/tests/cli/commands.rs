@@ -620,7 +620,7 @@ fn onnx_files_answer_as_their_model(f: &Folder) {
 
 #[test]
 fn models_become_onnx_files_that_run() {
-    use systole_program::files::{Format, stored, write};
+    use systole_program::files::{ArrayFileFormat, stored, write};
     let f = Folder::with_data("onnx");
     f.train("m");
     f.run(&["export", "m", "--format=tflite", "--out=f.tflite"]).ok();
@@ -628,7 +628,7 @@ fn models_become_onnx_files_that_run() {
     let pixels = |n: usize| (0..n * 784).flat_map(|i| (i as f32 % 7.0 / 7.0).to_le_bytes()).collect();
     for n in [1, 3] {
         let x = stored("f32", &[n, 28, 28, 1], pixels(n)).unwrap();
-        write(&f.path(&format!("{n}.npz")), Format::Npz, vec![("arg0".into(), x)]).unwrap();
+        write(&f.path(&format!("{n}.npz")), ArrayFileFormat::Npz, vec![("arg0".into(), x)]).unwrap();
     }
     let right = f.run(&["run", "f.tflite", "--input=1.npz", "--json"]).ok().json();
     for device in ["cpu", "ref"] {

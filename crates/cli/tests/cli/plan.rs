@@ -2,8 +2,8 @@
 
 use crate::program::Folder;
 use serde_json::Value;
-use systole::config::Draft;
-use systole_plan::{Cpu, Half, Machine, Tables, Work, analytic};
+use systole::config::ConfigDraft;
+use systole_plan::{ChipTables, CpuCeilings, HalfType, KernelList, Machine, analytic};
 
 fn choice<'a>(plan: &'a Value, machine: &str) -> &'a Value {
     let found = plan["choices"].as_array().unwrap().iter().find(|c| c["machine"] == machine);
@@ -161,14 +161,14 @@ fn mistakes_are_told() {
 /// at 3.8 GHz is 486 GB/s, of which loads and stores that take turns reach less than half.
 #[test]
 fn steps_of_a_cpu_are_within_a_factor_of_two_of_those_measured() {
-    let cpu = Cpu {
+    let cpu = CpuCeilings {
         flops: 445e9,
         bf16_flops: 445e9,
         tiers: vec![(2.1e6, 200e9), (26e6, 52e9), (f64::INFINITY, 23e9)],
         threads: 2,
         memory: 2e10,
     };
-    let tables = Tables::built_in().unwrap();
+    let tables = ChipTables::built_in().unwrap();
     let measured = [
         ("fashion-mnist", 10.46),
         ("mlp", 1.10),
@@ -178,9 +178,10 @@ fn steps_of_a_cpu_are_within_a_factor_of_two_of_those_measured() {
         ("gpt2-small", 4.0 * 256.0 / 387.7 * 1e3),
     ];
     for (preset, ms) in measured {
-        let config = Draft::preset(preset).unwrap().finish().map_err(|r| r.error).unwrap();
+        let config = ConfigDraft::preset(preset).unwrap().finish().map_err(|r| r.error).unwrap();
         let graph = config.untrained().unwrap().train_graph(config.fit.batch_size).unwrap();
-        let step = analytic(&Work::of(&graph), &Machine::Cpu(cpu.clone()), &tables, Half::Bf16).unwrap();
+        let step =
+            analytic(&KernelList::of(&graph), &Machine::Cpu(cpu.clone()), &tables, HalfType::Bf16).unwrap();
         let ratio = step.device.likely * 1e3 / ms;
         assert!(ratio > 0.5 && ratio < 2.0, "{preset}: {ratio:.2} of {ms} ms");
     }
@@ -424,18 +425,19 @@ fn every_generation_is_shown_with_its_sources_beside_the_tutorials() {
 /// The same steps, of those models that trace fast: what was measured lies within what the table calls least and most.
 #[test]
 fn ranges_of_a_cpu_hold_what_was_measured() {
-    let cpu = Cpu {
+    let cpu = CpuCeilings {
         flops: 445e9,
         bf16_flops: 445e9,
         tiers: vec![(2.1e6, 200e9), (26e6, 52e9), (f64::INFINITY, 23e9)],
         threads: 2,
         memory: 2e10,
     };
-    let tables = Tables::built_in().unwrap();
+    let tables = ChipTables::built_in().unwrap();
     for (preset, ms) in [("fashion-mnist", 10.46), ("mlp", 1.10), ("cifar-cnn", 132.3), ("lstm", 222.6)] {
-        let config = Draft::preset(preset).unwrap().finish().map_err(|r| r.error).unwrap();
+        let config = ConfigDraft::preset(preset).unwrap().finish().map_err(|r| r.error).unwrap();
         let graph = config.untrained().unwrap().train_graph(config.fit.batch_size).unwrap();
-        let step = analytic(&Work::of(&graph), &Machine::Cpu(cpu.clone()), &tables, Half::Bf16).unwrap();
+        let step =
+            analytic(&KernelList::of(&graph), &Machine::Cpu(cpu.clone()), &tables, HalfType::Bf16).unwrap();
         let (low, high) = (step.device.low * 1e3, step.device.high * 1e3);
         assert!(low <= ms && ms <= high, "{preset}: {ms} ms is not within {low:.2} to {high:.2}");
     }

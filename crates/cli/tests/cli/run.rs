@@ -88,7 +88,7 @@ fn a_program_of_jax_gives_the_same_on_both_devices() {
 #[test]
 fn our_own_text_runs_as_it_is_shown() {
     let f = Folder::new("run-own");
-    f.write("small.toml", systole::config::Config::preset_text("mlp").unwrap().replace("512", "8"));
+    f.write("small.toml", systole::config::RunConfig::preset_text("mlp").unwrap().replace("512", "8"));
     let text = f.run(&["show", "small.toml", "--stage", "stablehlo", "--batch-size", "4"]).ok().out;
     f.write("step.mlir", &text);
     let run = f.run(&["run", "step.mlir", "--random", "1", "--json"]).ok().json();
@@ -157,13 +157,14 @@ fn programs_that_jax_writes_give_jaxs_numbers() {
         let got = arrays("got.npz");
         assert_eq!(got.len(), want.len());
         for ((name, got), (other, want)) in got.iter().zip(&want) {
-            let ty = |x: &npy::Raw| (x.descr.trim_start_matches(['<', '|']).to_string(), x.dims.clone());
+            let ty =
+                |x: &npy::RawNpyArray| (x.descr.trim_start_matches(['<', '|']).to_string(), x.dims.clone());
             assert_eq!((name, ty(got)), (other, ty(want)), "{program} on {device}");
             if !["<f4", "<c8"].contains(&got.descr.as_str()) {
                 assert_eq!(got.bytes, want.bytes, "{program} on {device}: {name}");
                 continue;
             }
-            let floats = |x: &npy::Raw| -> Vec<f32> {
+            let floats = |x: &npy::RawNpyArray| -> Vec<f32> {
                 x.bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
             };
             for (a, b) in floats(got).iter().zip(floats(want)) {
@@ -191,8 +192,11 @@ fn elements_that_the_ir_has_no_type_for_are_given_and_written_as_others_have_the
     f.write("all.mlir", program);
     let complex = [[1f32, 2.0], [0.0, -1.0]].concat();
     let complex: Vec<u8> = complex.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let raw =
-        |descr: &str, bytes: &[u8]| npy::Raw { descr: descr.into(), dims: vec![2], bytes: bytes.to_vec() };
+    let raw = |descr: &str, bytes: &[u8]| npy::RawNpyArray {
+        descr: descr.into(),
+        dims: vec![2],
+        bytes: bytes.to_vec(),
+    };
     // Four bits are −3 and 2 in a byte each; 1.5 and −1 in eight bits; 1 and −2 in bf16.
     let arrays = vec![
         ("arg0".to_string(), raw("<c8", &complex)),

@@ -9,7 +9,7 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use systole::cpu::{CpuBackend, Level, Team};
+use systole::cpu::{CpuBackend, Level, ThreadPool};
 use systole::nn::Batch;
 use systole::nn::loss::Prediction;
 use systole::prelude::*;
@@ -151,7 +151,7 @@ fn check(name: &str, precision: Precision, tolerance: &Tolerance<'_>) {
 
 fn check_level(name: &str, precision: Precision, tolerance: &Tolerance<'_>, level: Level) {
     let backend: Arc<dyn Backend> =
-        Arc::new(CpuBackend::with(Team::from_knob(), level).expect("an available level"));
+        Arc::new(CpuBackend::with(ThreadPool::from_knob(), level).expect("an available level"));
     let fixture = Fixture::load(name);
     let mut model = fixture.model(precision, &backend);
     let mut worst = (0f64, 0f64, 0f64);

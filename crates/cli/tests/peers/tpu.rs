@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use systole::devices::find_plugin;
-use systole::pjrt::Platform;
+use systole::pjrt::AcceleratorPlatform;
 
 /// Without the cache: what an earlier run compiled would prove nothing.
 fn systole(args: &[&str]) -> Output {
@@ -16,7 +16,7 @@ fn systole(args: &[&str]) -> Output {
 }
 
 fn has_libtpu(test: &str) -> bool {
-    let found = find_plugin(Platform::Tpu, None).plugin().is_some();
+    let found = find_plugin(AcceleratorPlatform::Tpu, None).plugin().is_some();
     if !found {
         println!("SKIPPED {test}: libtpu is not installed (`systole setup tpu` fetches it)");
     }
@@ -216,7 +216,8 @@ fn what_was_compiled_before_comes_from_the_cache() {
     let text = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {\n  %y = stablehlo.add %x, %x : tensor<8xf32>\n  \
         return %y : tensor<8xf32>\n}\n";
     std::fs::write(&program, text).expect("written");
-    let library = find_plugin(Platform::Tpu, None).require(Platform::Tpu).expect("there is one");
+    let library =
+        find_plugin(AcceleratorPlatform::Tpu, None).require(AcceleratorPlatform::Tpu).expect("there is one");
     let run = |more: &[&str]| -> (Value, Vec<u8>) {
         let saved = dir.join("add.bin");
         let mut command = Command::new(env!("CARGO_BIN_EXE_systole"));

@@ -12,11 +12,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use systole::devices::find_plugin;
 use systole::ir::{DType, GraphBuilder, Literal, Scalar, TensorType};
-use systole::pjrt::{Client, Input, PjrtBackend, Platform, Plugin, Value as OptionValue, program_text};
-use systole::runtime::{Arg, Backend, Buffer, CompileOptions, DeviceData};
+use systole::pjrt::{
+    AcceleratorPlatform, Client, PjrtBackend, Plugin, PluginValue as OptionValue, RunInput, program_text,
+};
+use systole::runtime::{Backend, Buffer, CompileOptions, DeviceData, ExecutableArg};
 
 fn plugin(test: &str) -> Option<PathBuf> {
-    let found = find_plugin(Platform::Xla, None).plugin().map(|place| place.path.clone());
+    let found = find_plugin(AcceleratorPlatform::Xla, None).plugin().map(|place| place.path.clone());
     if found.is_none() {
         println!("SKIPPED {test}: XLA's CPU plugin is not installed (`systole setup xla-cpu` fetches it)");
     }
@@ -280,11 +282,11 @@ fn donation_keeps_memory_flat_over_a_thousand_steps() {
     let program = client.compile(&program_text(&graph, &[0]), 0).unwrap();
     let ty = TensorType::new(DType::F32, [N]);
     let first = client.put(&Literal::zeros(ty.clone()), 0).unwrap();
-    let mut x = program.run(&[Input::Donated(&first)]).unwrap().remove(0);
+    let mut x = program.run(&[RunInput::Donated(&first)]).unwrap().remove(0);
     assert!(first.to_literal(&ty).is_err(), "a donated array can be read");
     let before = resident();
     for _ in 1..1000 {
-        x = program.run(&[Input::Donated(&x)]).unwrap().remove(0);
+        x = program.run(&[RunInput::Donated(&x)]).unwrap().remove(0);
     }
     let grown = resident().saturating_sub(before);
     assert!(grown < 64 * N, "{} MiB more after 1,000 steps with arrays of 4 MiB", grown >> 20);
@@ -312,7 +314,10 @@ fn arrays_of_the_host_that_are_given_again_are_those_that_they_are() {
         let w = splat(weight);
         for step in 0..3 {
             let x = splat(10.0 * f64::from(step));
-            let y = program.run(vec![Arg::Donate(w.clone()), Arg::Donate(x)]).unwrap().remove(0);
+            let y = program
+                .run(vec![ExecutableArg::Donate(w.clone()), ExecutableArg::Donate(x)])
+                .unwrap()
+                .remove(0);
             let y = y.to_literal().unwrap().to_f32s();
             assert!(
                 y.iter().all(|v| f64::from(*v) == weight + 10.0 * f64::from(step)),

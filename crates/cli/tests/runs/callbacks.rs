@@ -1,7 +1,7 @@
 //! `[[callbacks]]` of a configuration as a user meets them.
 
 use crate::program::Folder;
-use systole::config::Draft;
+use systole::config::ConfigDraft;
 
 const CONFIG: &str = r#"
 seed = 3
@@ -123,7 +123,7 @@ fn values_of_lightnings_arguments_are_checked_with_the_configuration() {
         ("fit.val_check_interval", "soon", "no interval of validations"),
         ("fit.check_val_every_n_epoch", "0", "validation_freq is 0"),
     ] {
-        let mut draft = Draft::parse(CONFIG, "c.toml").unwrap();
+        let mut draft = ConfigDraft::parse(CONFIG, "c.toml").unwrap();
         draft.set("--set", key, value);
         let told = draft.finish().map(drop).map_err(|refused| refused.error.to_string()).unwrap_err();
         assert!(told.contains(what), "{key}: {told}");

@@ -158,8 +158,11 @@ fn files_of_pictures_in_records_are_decoded_and_what_is_wrong_is_named() {
     };
     let write = |name: &str, from: u8, to: u8| {
         fs::create_dir_all(f.path("pngs")).unwrap();
-        let mut w =
-            tfrecord::Writer::create(f.path(&format!("pngs/{name}")), tfrecord::Compression::None).unwrap();
+        let mut w = tfrecord::TfRecordWriter::create(
+            f.path(&format!("pngs/{name}")),
+            tfrecord::TfRecordCompression::None,
+        )
+        .unwrap();
         (from..to).for_each(|i| w.write(&record(i)).unwrap());
         w.finish().unwrap();
     };

@@ -1,14 +1,14 @@
 //! Notebooks of Colab and Kaggle: the program on the machine that the notebook runs on, cell by cell.
 
-use super::chips::Chips;
-use super::generated_file::File;
-use super::job::Job;
+use super::chips::RequestedChips;
+use super::generated_file::GeneratedFile;
+use super::job::CloudJob;
 use serde_json::{Value, json};
 use systole_data::shell_quoted as quoted;
 use systole_ir::{Error, ErrorKind, Result};
 
 /// A place of notebooks.
-struct Place {
+struct NotebookService {
     name: &'static str,
     /// What its machines have, as far as is known; read in November 2026.
     has: &'static [&'static str],
@@ -20,7 +20,7 @@ struct Place {
     keep: &'static str,
 }
 
-static COLAB: Place = Place {
+static COLAB: NotebookService = NotebookService {
     name: "colab",
     has: &["v5e-1", "v6e-1", "t4", "l4", "a100"],
     how: "*Runtime → Change runtime type*",
@@ -28,7 +28,7 @@ static COLAB: Place = Place {
     keep: include_str!("drive.py"),
 };
 
-static KAGGLE: Place = Place {
+static KAGGLE: NotebookService = NotebookService {
     name: "kaggle",
     has: &["v5e-8", "p100", "2*t4"],
     how: "*Settings → Accelerator*",
@@ -36,14 +36,14 @@ static KAGGLE: Place = Place {
     keep: include_str!("kaggle.py"),
 };
 
-pub(super) fn colab(job: &Job) -> Result<Vec<File>> {
+pub(super) fn colab(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let text = COLAB.notebook(job)?;
-    Ok(vec![File::new("colab.ipynb", "the notebook: File → Upload notebook", text)])
+    Ok(vec![GeneratedFile::new("colab.ipynb", "the notebook: File → Upload notebook", text)])
 }
 
-pub(super) fn kaggle(job: &Job) -> Result<Vec<File>> {
+pub(super) fn kaggle(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let text = KAGGLE.notebook(job)?;
-    let is_tpu = matches!(job.chips, Chips::Tpu(..));
+    let is_tpu = matches!(job.chips, RequestedChips::Tpu(..));
     let metadata = json!({
         "id": format!("USER/{}", job.name),
         "title": job.name,
@@ -59,13 +59,17 @@ pub(super) fn kaggle(job: &Job) -> Result<Vec<File>> {
     });
     let metadata = serde_json::to_string_pretty(&metadata).unwrap_or_default() + "\n";
     Ok(vec![
-        File::new("kaggle.ipynb", "the notebook", text),
-        File::new("kernel-metadata.json", "for kaggle kernels push; put your name for USER", metadata),
+        GeneratedFile::new("kaggle.ipynb", "the notebook", text),
+        GeneratedFile::new(
+            "kernel-metadata.json",
+            "for kaggle kernels push; put your name for USER",
+            metadata,
+        ),
     ])
 }
 
-impl Place {
-    fn notebook(&self, job: &Job) -> Result<String> {
+impl NotebookService {
+    fn notebook(&self, job: &CloudJob) -> Result<String> {
         // As the places call it.
         let title = job.chips.title().replace("v5litepod", "v5e");
         if !self.has.contains(&title.as_str()) {
@@ -75,7 +79,7 @@ impl Place {
                 .because(why)
                 .hint(format!("take one of: {}; larger slices: systole cloud tpu-vm", self.has.join(", "))));
         }
-        let kind = if matches!(job.chips, Chips::Tpu(..)) { "TPU" } else { "GPU" };
+        let kind = if matches!(job.chips, RequestedChips::Tpu(..)) { "TPU" } else { "GPU" };
         let about = format!(
             "# Training on {title}, or on what is there\n\nFirst {}: {title}. Then run the cells from the top; one that fails says what to do.\n\n\
              Written by `systole cloud {}`. It has not been run there: docs/guide/cloud.md says what was checked.",
@@ -100,7 +104,7 @@ impl Place {
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
             "language_info": {"name": "python"},
         });
-        if let (Chips::Gpu { kind, .. }, "colab") = (&job.chips, self.name) {
+        if let (RequestedChips::Gpu { kind, .. }, "colab") = (&job.chips, self.name) {
             metadata["colab"] = json!({"gpuType": kind.to_uppercase()});
         }
         let notebook = json!({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5});
@@ -108,7 +112,7 @@ impl Place {
     }
 
     /// The first cell of code, under the tag by which programs that run notebooks find what may be set.
-    fn parameters(&self, job: &Job) -> Value {
+    fn parameters(&self, job: &CloudJob) -> Value {
         // Without a name drawn signs stand in for Fashion-MNIST where that is not to be had.
         let model = if job.model() == "fashion-mnist" { String::new() } else { quoted(job.model()) };
         let words: Vec<String> = job.arguments().iter().map(quoted).collect();

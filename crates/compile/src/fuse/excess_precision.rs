@@ -4,18 +4,18 @@
 //! roundings costs instructions and precision. XLA omits them by default too (`xla_allow_excess_precision`). Explicit
 //! `reduce_precision` still rounds.
 
-use crate::program::{Expr, Instr, Kernel, Load, Map, Schedule};
+use crate::program::{Kernel, Map, MapInstr, MapLoad, MapRegister, ProgramSchedule};
 use smallvec::smallvec;
 use systole_ir::op::{CompareType, Convert, Direction};
 use systole_ir::{DType, Op};
 
 /// Rewrites the maps of a schedule, those of reductions included.
-pub fn run(s: &mut Schedule) {
+pub fn run(s: &mut ProgramSchedule) {
     for step in &mut s.steps {
         if let Kernel::Map(map) | Kernel::Reduce { map, .. } = &mut step.kernel
             && rounds_on_the_way(map)
         {
-            *map = Widening::new(map).run();
+            *map = WideMapBuilder::new(map).run();
         }
     }
 }
@@ -27,9 +27,9 @@ pub fn is_narrow(dtype: DType) -> bool {
 
 /// The map for an input that is given in f32 instead of its narrow type.
 pub fn from_wide(map: &Map, input: usize) -> Map {
-    let mut w = Widening::new(map);
+    let mut w = WideMapBuilder::new(map);
     for (e, load) in w.loads.iter_mut().enumerate() {
-        if let Load::Array { input: i, dtype, .. } = load
+        if let MapLoad::Array { input: i, dtype, .. } = load
             && *i == input
         {
             *dtype = DType::F32;
@@ -41,7 +41,7 @@ pub fn from_wide(map: &Map, input: usize) -> Map {
 
 /// Whether an op on narrow floats means the same on f32 operands, but for roundings. An op that is not listed stays narrow, as its
 /// types say.
-fn reads_wide(instr: &Instr) -> bool {
+fn reads_wide(instr: &MapInstr) -> bool {
     let by_value = match &instr.op {
         Op::Unary(_) | Op::Binary(_) | Op::Clamp(_) | Op::Select(_) | Op::Convert(_) => true,
         // Whether a value is the greatest of an array is asked of stored values, one of which was rounded: unrounded ones
@@ -57,7 +57,7 @@ fn reads_wide(instr: &Instr) -> bool {
 }
 
 /// Whether an op can produce f32 instead of a narrow float.
-fn gives_wide(instr: &Instr) -> bool {
+fn gives_wide(instr: &MapInstr) -> bool {
     let from_f32 = matches!(instr.op, Op::Convert(_)) && instr.from == DType::F32;
     is_narrow(instr.to) && (reads_wide(instr) || from_f32)
 }
@@ -66,25 +66,25 @@ fn gives_wide(instr: &Instr) -> bool {
 fn rounds_on_the_way(map: &Map) -> bool {
     let first = map.loads.len();
     map.instrs.iter().any(|instr| {
-        let rounded = |&&e: &&Expr| e >= first && gives_wide(&map.instrs[e - first]);
+        let rounded = |&&e: &&MapRegister| e >= first && gives_wide(&map.instrs[e - first]);
         reads_wide(instr) && instr.args.iter().any(|e| rounded(&e))
     })
 }
 
 /// Rebuilds a map, instruction by instruction.
-struct Widening<'m> {
+struct WideMapBuilder<'m> {
     old: &'m Map,
-    loads: Vec<Load>,
-    instrs: Vec<Instr>,
+    loads: Vec<MapLoad>,
+    instrs: Vec<MapInstr>,
     /// For each old register the new ones that hold it in its own type and in f32, as far as they exist.
-    same: Vec<Option<Expr>>,
-    wide: Vec<Option<Expr>>,
+    same: Vec<Option<MapRegister>>,
+    wide: Vec<Option<MapRegister>>,
 }
 
-impl<'m> Widening<'m> {
-    fn new(old: &'m Map) -> Widening<'m> {
+impl<'m> WideMapBuilder<'m> {
+    fn new(old: &'m Map) -> WideMapBuilder<'m> {
         let registers = old.loads.len() + old.instrs.len();
-        let mut w = Widening {
+        let mut w = WideMapBuilder {
             old,
             loads: old.loads.clone(),
             instrs: Vec::with_capacity(2 * registers),
@@ -93,8 +93,8 @@ impl<'m> Widening<'m> {
         };
         for (e, load) in old.loads.iter().enumerate() {
             match load {
-                Load::Splat { value, dtype } if is_narrow(*dtype) => {
-                    w.loads[e] = Load::Splat { value: *value, dtype: DType::F32 };
+                MapLoad::Splat { value, dtype } if is_narrow(*dtype) => {
+                    w.loads[e] = MapLoad::Splat { value: *value, dtype: DType::F32 };
                     w.wide[e] = Some(e);
                 }
                 _ => w.same[e] = Some(e),
@@ -122,7 +122,7 @@ impl<'m> Widening<'m> {
                 Op::Convert(_) => Convert { to }.into(),
                 op => op.clone(),
             };
-            let new = self.push(Instr { op, args, from, to });
+            let new = self.push(MapInstr { op, args, from, to });
             if gives {
                 self.wide[e] = Some(new);
             } else {
@@ -134,7 +134,7 @@ impl<'m> Widening<'m> {
     }
 
     /// Whether a conversion needs no instruction because its operand exists in f32.
-    fn passes_on(&mut self, e: Expr, instr: &Instr) -> bool {
+    fn passes_on(&mut self, e: MapRegister, instr: &MapInstr) -> bool {
         let a = instr.args[0];
         if reads_wide(instr) && instr.to == DType::F32 {
             self.same[e] = Some(self.wide(a));
@@ -147,28 +147,28 @@ impl<'m> Widening<'m> {
     }
 
     /// The register that holds an old one in its own type; rounds it where there is only one in f32.
-    fn same(&mut self, e: Expr) -> Expr {
+    fn same(&mut self, e: MapRegister) -> MapRegister {
         if let Some(new) = self.same[e] {
             return new;
         }
         let (a, to) = (self.wide(e), self.old.dtype(e));
-        let new = self.push(Instr { op: Convert { to }.into(), args: smallvec![a], from: DType::F32, to });
+        let new = self.push(MapInstr { op: Convert { to }.into(), args: smallvec![a], from: DType::F32, to });
         self.same[e] = Some(new);
         new
     }
 
     /// The register that holds an old one in f32; widens it where there is none.
-    fn wide(&mut self, e: Expr) -> Expr {
+    fn wide(&mut self, e: MapRegister) -> MapRegister {
         if let Some(new) = self.wide[e] {
             return new;
         }
         let (a, from, to) = (self.same(e), self.old.dtype(e), DType::F32);
-        let new = self.push(Instr { op: Convert { to }.into(), args: smallvec![a], from, to });
+        let new = self.push(MapInstr { op: Convert { to }.into(), args: smallvec![a], from, to });
         self.wide[e] = Some(new);
         new
     }
 
-    fn push(&mut self, instr: Instr) -> Expr {
+    fn push(&mut self, instr: MapInstr) -> MapRegister {
         self.instrs.push(instr);
         self.loads.len() + self.instrs.len() - 1
     }

@@ -13,40 +13,44 @@ mod quantized_gemm;
 mod row_fusion;
 mod top_k;
 
-use crate::options::Options;
-use crate::program::{Schedule, Steps};
+use crate::options::PipelineOptions;
+use crate::program::{ProgramSchedule, StepList};
 
 /// One fusion rule.
-pub struct Rule {
+pub struct FusionRule {
     /// Its name, for `systole show --stage`.
     pub name: &'static str,
     /// What it does, one line.
     pub doc: &'static str,
     /// Applies the rule wherever it matches.
-    pub(crate) run: Run,
+    pub(crate) run: RuleFn,
     /// Whether it also runs on the programs from which the gain of blocks of rows is estimated.
     pub in_estimates: bool,
 }
 
 /// What a rule rewrites.
-pub(crate) enum Run {
+pub(crate) enum RuleFn {
     /// The list of steps. Consecutive rules of this kind share one opening of it, which moves every step.
-    Steps(fn(&mut Steps<'_>)),
+    Steps(fn(&mut StepList<'_>)),
     /// The whole program.
-    Program(fn(&mut Schedule, &Options)),
+    Program(fn(&mut ProgramSchedule, &PipelineOptions)),
 }
 
-const fn rule(name: &'static str, doc: &'static str, run: fn(&mut Schedule, &Options)) -> Rule {
-    Rule { name, doc, run: Run::Program(run), in_estimates: true }
+const fn rule(
+    name: &'static str,
+    doc: &'static str,
+    run: fn(&mut ProgramSchedule, &PipelineOptions),
+) -> FusionRule {
+    FusionRule { name, doc, run: RuleFn::Program(run), in_estimates: true }
 }
 
-const fn on_steps(name: &'static str, doc: &'static str, run: fn(&mut Steps<'_>)) -> Rule {
-    Rule { name, doc, run: Run::Steps(run), in_estimates: true }
+const fn on_steps(name: &'static str, doc: &'static str, run: fn(&mut StepList<'_>)) -> FusionRule {
+    FusionRule { name, doc, run: RuleFn::Steps(run), in_estimates: true }
 }
 
 /// All rules, in the order they run.
 #[rustfmt::skip]
-pub const RULES: &[Rule] = &[
+pub const RULES: &[FusionRule] = &[
     on_steps("max_pool_argmax", "max pooling stores where each maximum was, so that its derivative does not read the operand",
         pooling::remember_places),
     on_steps("sum_pool_gradient", "the derivative of sum and average pooling as one step",
@@ -78,10 +82,10 @@ pub const RULES: &[Rule] = &[
     rule("product_epilogue", "a matrix product and the map that alone reads it", |s, options| {
         product_epilogue::join(s, options.excess_precision)
     }),
-    Rule {
+    FusionRule {
         name: "concat_in_place",
         doc: "maps write concatenated arrays and entries of a loop's arrays where they belong",
-        run: Run::Program(concat_in_place::join),
+        run: RuleFn::Program(concat_in_place::join),
         in_estimates: false,
     },
 ];

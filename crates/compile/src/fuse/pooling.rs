@@ -6,7 +6,8 @@
 //! only where no other step reads an array that they remove.
 
 use crate::program::{
-    Expr, Instr, Kernel, Load, Map, Pool, Relu, Slot, Step, Steps, Unpool, UnpooledGradient,
+    Kernel, Map, MapInstr, MapLoad, MapRegister, MaxPoolArgmax, Relu, SlotId, Step, StepList, Unpool,
+    UnpooledGradient,
 };
 use smallvec::SmallVec;
 use std::ops::RangeInclusive;
@@ -48,7 +49,7 @@ fn plain_window(w: &Window, x: &TensorType) -> Option<Unpool> {
 }
 
 /// Window and strides of a step that is a max pooling, where the fused kernels take it.
-fn max_pool(steps: &Steps<'_>, step: &Step) -> Option<Unpool> {
+fn max_pool(steps: &StepList<'_>, step: &Step) -> Option<Unpool> {
     let Kernel::Op { op: Op::ReduceWindow(op), .. } = &step.kernel else { return None };
     let [_, init] = step.inputs[..] else { return None };
     let from_nothing = steps.constant(init)?.get(0) == Monoid::Maximum.identity(step.input_types[0].dtype);
@@ -69,7 +70,7 @@ fn keeps_first_greatest(select: &Graph) -> bool {
 
 /// Gradient of sum pooling over non-overlapping windows. Autodiff emits it as a window sum over the dilated and padded
 /// output gradient. Each of these sums has a single nonzero term, so the step only spreads values.
-pub fn spread_sums(steps: &mut Steps<'_>) {
+pub fn spread_sums(steps: &mut StepList<'_>) {
     for r in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::ReduceWindow(_), .. })) {
         let Some((pad, at)) = spread_at(steps, r) else { continue };
         let Some(pad) = steps.list[pad].take() else { continue };
@@ -80,7 +81,7 @@ pub fn spread_sums(steps: &mut Steps<'_>) {
     }
 }
 
-fn spread_at(steps: &Steps<'_>, r: usize) -> Option<(usize, Unpool)> {
+fn spread_at(steps: &StepList<'_>, r: usize) -> Option<(usize, Unpool)> {
     let step = steps.step(r)?;
     let (padded, full) = (step.inputs[0], &step.output_types[0]);
     let Kernel::Op { op: Op::ReduceWindow(op), .. } = &step.kernel else { return None };
@@ -88,7 +89,7 @@ fn spread_at(steps: &Steps<'_>, r: usize) -> Option<(usize, Unpool)> {
     let maker = steps.step(pad)?;
     let Kernel::Op { op: Op::Pad(p), .. } = &maker.kernel else { return None };
     (steps.only_reader(padded) == Some(r)).then_some(())?;
-    let is_zero = |slot: Slot| steps.constant(slot).is_some_and(|c| c.get(0).as_f64() == 0.0);
+    let is_zero = |slot: SlotId| steps.constant(slot).is_some_and(|c| c.get(0).as_f64() == 0.0);
     let w = &op.window;
     // The forward pooling's window: its strides are the dilation of the padded gradient.
     let strides: Vec<usize> = p.interior.iter().map(|i| i + 1).collect();
@@ -104,7 +105,7 @@ fn spread_at(steps: &Steps<'_>, r: usize) -> Option<(usize, Unpool)> {
 }
 
 /// Whether a step is the gradient of a max pooling of `operand` with `window`.
-fn is_derivative(steps: &Steps<'_>, step: &Step, operand: Slot, window: &Window) -> bool {
+fn is_derivative(steps: &StepList<'_>, step: &Step, operand: SlotId, window: &Window) -> bool {
     let Kernel::Op { op: Op::SelectAndScatter(op), .. } = &step.kernel else { return false };
     let [x, source, init] = step.inputs[..] else { return false };
     x == operand
@@ -118,7 +119,7 @@ fn is_derivative(steps: &Steps<'_>, step: &Step, operand: Slot, window: &Window)
 
 /// `reduce_window` by `maximum` and `select_and_scatter` over the same windows of one array: the first stores its
 /// argmax, and the second reads that instead of the pooled operand.
-pub fn remember_places(steps: &mut Steps<'_>) {
+pub fn remember_places(steps: &mut StepList<'_>) {
     for p in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::ReduceWindow(_), .. })) {
         let Some(step) = steps.step(p) else { continue };
         let Some(at) = max_pool(steps, step) else { continue };
@@ -134,7 +135,7 @@ pub fn remember_places(steps: &mut Steps<'_>) {
 }
 
 /// Adds the argmax as second result of the pooling at `p`, and makes its gradients read it.
-fn place_at(steps: &mut Steps<'_>, p: usize, at: Unpool, derivatives: &[usize]) {
+fn place_at(steps: &mut StepList<'_>, p: usize, at: Unpool, derivatives: &[usize]) {
     let Some(pool) = &mut steps.list[p] else { return };
     become_pool(pool, at);
     let ty = pool.output_types[0].with_dtype(DType::U8);
@@ -154,7 +155,7 @@ fn place_at(steps: &mut Steps<'_>, p: usize, at: Unpool, derivatives: &[usize]) 
 /// Turns a `reduce_window` into a [`Pool`] without argmax.
 fn become_pool(step: &mut Step, at: Unpool) {
     let operand = step.input_types[0].clone();
-    step.kernel = Kernel::Pool(Pool {
+    step.kernel = Kernel::Pool(MaxPoolArgmax {
         window: at.window,
         strides: at.strides,
         relu: Relu::None,
@@ -168,8 +169,8 @@ fn become_pool(step: &mut Step, at: Unpool) {
 
 /// A step that is `select(x <= 0, 0, x)`.
 struct ReluStep {
-    result: Slot,
-    predicate: Option<Slot>,
+    result: SlotId,
+    predicate: Option<SlotId>,
     /// Whether `x` is the step's first input plus a bias for each channel; otherwise `x` is the input itself.
     biased: bool,
 }
@@ -194,41 +195,41 @@ fn relu_of(step: &Step) -> Option<ReluStep> {
         && is_zero(m, zero)
         && (select.args[0], select.args[2]) == (predicate, x)
         && is_zero(m, select.args[1]);
-    let output = |e: Expr| m.stores.iter().position(|&s| s == e).map(|k| step.outputs[k]);
+    let output = |e: MapRegister| m.stores.iter().position(|&s| s == e).map(|k| step.outputs[k]);
     let known = m.stores.iter().all(|&s| s == predicate || s == predicate + 1);
     (fits && known).then_some(())?;
     Some(ReluStep { result: output(predicate + 1)?, predicate: output(predicate), biased })
 }
 
 /// Whether a register is loaded from an array at the element that is computed.
-fn is_own(m: &Map, e: Expr) -> bool {
+fn is_own(m: &Map, e: MapRegister) -> bool {
     m.loads.get(e).is_some_and(|l| m.is_linear(l))
 }
 
-fn is_zero(m: &Map, e: Expr) -> bool {
-    matches!(m.loads.get(e), Some(Load::Splat { value: Scalar::Float(v), .. }) if *v == 0.0)
+fn is_zero(m: &Map, e: MapRegister) -> bool {
+    matches!(m.loads.get(e), Some(MapLoad::Splat { value: Scalar::Float(v), .. }) if *v == 0.0)
 }
 
 /// A step that is `select(predicate, 0, x)` with this predicate: the slots of `x` and of the result.
-fn masked(step: &Step, predicate: Slot) -> Option<(Slot, Slot)> {
+fn masked(step: &Step, predicate: SlotId) -> Option<(SlotId, SlotId)> {
     let Kernel::Map(m) = &step.kernel else { return None };
     let ([select], [y]) = (&m.instrs[..], &step.outputs[..]) else { return None };
     let (&[p, zero, x], Op::Select(_)) = (&select.args[..], &select.op) else { return None };
-    let input = |e: Expr| match m.loads.get(e)? {
-        Load::Array { input, .. } if is_own(m, e) => Some(step.inputs[*input]),
+    let input = |e: MapRegister| match m.loads.get(e)? {
+        MapLoad::Array { input, .. } if is_own(m, e) => Some(step.inputs[*input]),
         _ => None,
     };
     (input(p)? == predicate && is_zero(m, zero)).then_some((input(x)?, *y))
 }
 
 /// A step that is `select(top <= 0, 0, x)` for an array `top`: the slot of `x`.
-fn masked_by(step: &Step, top: Slot) -> Option<Slot> {
+fn masked_by(step: &Step, top: SlotId) -> Option<SlotId> {
     let Kernel::Map(m) = &step.kernel else { return None };
     let ([compare, select], [_]) = (&m.instrs[..], &step.outputs[..]) else { return None };
     let (Op::Compare(c), Op::Select(_)) = (&compare.op, &select.op) else { return None };
     let (&[a, b], &[p, zero, x]) = (&compare.args[..], &select.args[..]) else { return None };
-    let input = |e: Expr| match m.loads.get(e)? {
-        Load::Array { input, .. } if is_own(m, e) => Some(step.inputs[*input]),
+    let input = |e: MapRegister| match m.loads.get(e)? {
+        MapLoad::Array { input, .. } if is_own(m, e) => Some(step.inputs[*input]),
         _ => None,
     };
     let fits = c.direction == Direction::Le
@@ -243,7 +244,7 @@ fn masked_by(step: &Step, top: Slot) -> Option<Slot> {
 
 /// Removes `select(predicate, 0, x)` from a step whose result `k` it is, so that the result is `x`. `Ok`: the rewritten
 /// step. `Err`: the step computed nothing else, and this is the slot of `x`.
-fn unmask(step: &Step, k: usize, predicate: Slot) -> Option<Result<Step, Slot>> {
+fn unmask(step: &Step, k: usize, predicate: SlotId) -> Option<Result<Step, SlotId>> {
     if step.outputs.len() == 1
         && let Some((x, _)) = masked(step, predicate)
     {
@@ -253,13 +254,14 @@ fn unmask(step: &Step, k: usize, predicate: Slot) -> Option<Result<Step, Slot>> 
     let select = m.stores[k];
     let instr = m.instrs.get(select.checked_sub(m.loads.len())?)?;
     let (&[p, zero, x], Op::Select(_)) = (&instr.args[..], &instr.op) else { return None };
-    let &Load::Array { input: gone, .. } = m.loads.get(p)? else { return None };
-    let uses = |e: Expr| m.instrs.iter().flat_map(|i| i.args.iter()).filter(|&&a| a == e).count();
-    let stores = |e: Expr| m.stores.iter().filter(|&&s| s == e).count();
-    let reads = m.loads.iter().filter(|l| matches!(l, Load::Array { input, .. } if *input == gone)).count();
+    let &MapLoad::Array { input: gone, .. } = m.loads.get(p)? else { return None };
+    let uses = |e: MapRegister| m.instrs.iter().flat_map(|i| i.args.iter()).filter(|&&a| a == e).count();
+    let stores = |e: MapRegister| m.stores.iter().filter(|&&s| s == e).count();
+    let reads =
+        m.loads.iter().filter(|l| matches!(l, MapLoad::Array { input, .. } if *input == gone)).count();
     let alone = (uses(p), stores(p), uses(select), stores(select), reads) == (1, 0, 0, 1, 1);
     (alone && step.inputs[gone] == predicate && is_zero(m, zero) && x >= m.loads.len()).then_some(())?;
-    let renumber = |e: Expr| e - usize::from(e > p) - usize::from(e > select);
+    let renumber = |e: MapRegister| e - usize::from(e > p) - usize::from(e > select);
     let mut map = m.clone();
     map.stores[k] = x;
     map.instrs.remove(select - m.loads.len());
@@ -267,7 +269,7 @@ fn unmask(step: &Step, k: usize, predicate: Slot) -> Option<Result<Step, Slot>> 
     map.stores.iter_mut().for_each(|s| *s = renumber(*s));
     map.instrs.iter_mut().flat_map(|i| i.args.iter_mut()).for_each(|a| *a = renumber(*a));
     for load in &mut map.loads {
-        if let Load::Array { input, .. } = load {
+        if let MapLoad::Array { input, .. } = load {
             *input -= usize::from(*input > gone);
         }
     }
@@ -278,7 +280,7 @@ fn unmask(step: &Step, k: usize, predicate: Slot) -> Option<Result<Step, Slot>> 
 }
 
 /// Pooling steps into which no relu is fused yet.
-fn pools(steps: &Steps<'_>) -> Vec<usize> {
+fn pools(steps: &StepList<'_>) -> Vec<usize> {
     steps.find(|s| matches!(&s.kernel, Kernel::Pool(p) if p.relu == Relu::None))
 }
 
@@ -289,7 +291,7 @@ fn set_relu(step: &mut Step, relu: Relu) {
 }
 
 /// The steps that read an argmax, if all of them are [`Kernel::Unpool`].
-fn unpools(steps: &Steps<'_>, place: Slot) -> Option<Vec<usize>> {
+fn unpools(steps: &StepList<'_>, place: SlotId) -> Option<Vec<usize>> {
     let all = steps.readers(place);
     let known = |&u: &usize| steps.step(u).is_some_and(|s| matches!(s.kernel, Kernel::Unpool(_)));
     (!steps.is_result(place) && all.iter().all(known)).then_some(all)
@@ -297,7 +299,7 @@ fn unpools(steps: &Steps<'_>, place: Slot) -> Option<Vec<usize>> {
 
 /// `relu(max_pool(x))`: the pooling applies relu and marks the argmax of windows without gradient as
 /// [`DEAD`](crate::DEAD). The selects by which autodiff masks the gradient are removed.
-pub fn relu_after(steps: &mut Steps<'_>) {
+pub fn relu_after(steps: &mut StepList<'_>) {
     for p in pools(steps) {
         if let Some(change) = relu_after_at(steps, p) {
             let relu = steps.list[change.relu].take();
@@ -322,13 +324,13 @@ pub fn relu_after(steps: &mut Steps<'_>) {
 
 struct ReluAfter {
     relu: usize,
-    result: Slot,
+    result: SlotId,
     /// For each gradient: the step with its select, the step that unpools it, and what remains of the former (see
     /// [`unmask`]).
-    gradients: Vec<(usize, usize, Result<Step, Slot>)>,
+    gradients: Vec<(usize, usize, Result<Step, SlotId>)>,
 }
 
-fn relu_after_at(steps: &Steps<'_>, p: usize) -> Option<ReluAfter> {
+fn relu_after_at(steps: &StepList<'_>, p: usize) -> Option<ReluAfter> {
     let outputs = &steps.step(p)?.outputs;
     let top = outputs[0];
     let all = outputs.get(1).map_or(Some(Vec::new()), |&place| unpools(steps, place))?;
@@ -366,7 +368,7 @@ fn relu_after_at(steps: &Steps<'_>, p: usize) -> Option<ReluAfter> {
 
 /// `max_pool(relu(x))`: the pooling applies relu to its operand and marks the argmax of windows without gradient as
 /// [`DEAD`](crate::DEAD). The selects by which autodiff masks the gradient are removed.
-pub fn relu_before(steps: &mut Steps<'_>) {
+pub fn relu_before(steps: &mut StepList<'_>) {
     for p in pools(steps) {
         let Some(change) = relu_before_at(steps, p) else { continue };
         let Some(relu) = steps.list[change.relu].take() else { continue };
@@ -394,10 +396,10 @@ struct ReluBefore {
     /// The convolution, where relu's step first adds a bias to its result.
     biased: Option<usize>,
     /// For each gradient: the step with its select, the step that unpools it, and the select's result.
-    gradients: Vec<(usize, usize, Slot)>,
+    gradients: Vec<(usize, usize, SlotId)>,
 }
 
-fn relu_before_at(steps: &Steps<'_>, p: usize) -> Option<ReluBefore> {
+fn relu_before_at(steps: &StepList<'_>, p: usize) -> Option<ReluBefore> {
     let pool = steps.step(p)?;
     let (x, place) = (pool.inputs[0], *pool.outputs.get(1)?);
     let at = steps.writer(x)?;
@@ -422,7 +424,7 @@ fn relu_before_at(steps: &Steps<'_>, p: usize) -> Option<ReluBefore> {
 
 /// The convolution without bias that makes a step's first input, if its result has this shape, no other step reads it,
 /// and a pooling can be fused into it.
-fn convolution_of(steps: &Steps<'_>, reader: usize, shape: &Shape) -> Option<usize> {
+fn convolution_of(steps: &StepList<'_>, reader: usize, shape: &Shape) -> Option<usize> {
     let x = steps.step(reader)?.inputs[0];
     let at = steps.writer(x)?;
     let made = steps.step(at)?;
@@ -453,7 +455,7 @@ fn is_plain_convolution(c: &Convolution) -> bool {
 }
 
 /// Fuses a convolution, and its bias, into the pooling that is its only reader.
-pub fn convolution_into_pool(steps: &mut Steps<'_>) {
+pub fn convolution_into_pool(steps: &mut StepList<'_>) {
     let candidates = steps.find(|s| match &s.kernel {
         Kernel::Pool(p) => p.conv.is_none(),
         Kernel::Op { op: Op::ReduceWindow(_), .. } => true,
@@ -483,12 +485,12 @@ pub fn convolution_into_pool(steps: &mut Steps<'_>) {
 }
 
 /// The convolution that makes a pooling's operand, and the step that adds its bias where that is a separate one.
-struct Maker {
+struct PoolProducer {
     conv: usize,
     bias: Option<usize>,
 }
 
-fn made_for_pool(steps: &Steps<'_>, p: usize) -> Option<Maker> {
+fn made_for_pool(steps: &StepList<'_>, p: usize) -> Option<PoolProducer> {
     let step = steps.step(p)?;
     (matches!(step.kernel, Kernel::Pool(_)) || max_pool(steps, step).is_some()).then_some(())?;
     let x = step.inputs[0];
@@ -497,7 +499,7 @@ fn made_for_pool(steps: &Steps<'_>, p: usize) -> Option<Maker> {
     (steps.only_reader(x) == Some(p) && made.output_types[0].dtype == step.input_types[0].dtype)
         .then_some(())?;
     if is_channel_bias(made) {
-        return Some(Maker {
+        return Some(PoolProducer {
             conv: convolution_of(steps, writer, &step.input_types[0].shape)?,
             bias: Some(writer),
         });
@@ -505,7 +507,7 @@ fn made_for_pool(steps: &Steps<'_>, p: usize) -> Option<Maker> {
     let Kernel::Op { op: Op::Convolution(c), .. } = &made.kernel else { return None };
     let one_type = made.input_types.iter().all(|t| t.dtype == made.output_types[0].dtype);
     let same_shape = made.output_types[0].shape == step.input_types[0].shape;
-    (is_plain_convolution(c) && one_type && same_shape).then_some(Maker { conv: writer, bias: None })
+    (is_plain_convolution(c) && one_type && same_shape).then_some(PoolProducer { conv: writer, bias: None })
 }
 
 /// Whether a step only adds its second input, a vector, to its first along the last dimension.
@@ -515,11 +517,10 @@ fn is_channel_bias(step: &Step) -> bool {
 }
 
 /// Whether an instruction adds a step's second input, a vector, to its first along the last dimension.
-fn adds_channel_bias(step: &Step, m: &Map, add: &Instr) -> bool {
+fn adds_channel_bias(step: &Step, m: &Map, add: &MapInstr) -> bool {
     let (&[a, b], [_, bias]) = (&add.args[..], &step.input_types[..]) else { return false };
-    let is_input =
-        |e: Expr, k: usize| matches!(m.loads.get(e), Some(Load::Array { input, .. }) if *input == k);
-    let repeats = |e: Expr| matches!(m.loads.get(e), Some(Load::Array { strides, offset: 0, .. }) if strides[..] == [0, 1]);
+    let is_input = |e: MapRegister, k: usize| matches!(m.loads.get(e), Some(MapLoad::Array { input, .. }) if *input == k);
+    let repeats = |e: MapRegister| matches!(m.loads.get(e), Some(MapLoad::Array { strides, offset: 0, .. }) if strides[..] == [0, 1]);
     add.op == Op::Binary(Binary::Add)
         && m.shape.rank() == 2
         && is_input(a, 0)
@@ -531,7 +532,7 @@ fn adds_channel_bias(step: &Step, m: &Map, add: &Instr) -> bool {
 
 /// Splits `sum += convolution` into the convolution and an addition, where the convolution is a kernel gradient of an
 /// unpooled array: [`gradient_of_pooled`] matches a plain convolution.
-pub fn add_kernel_gradients_apart(steps: &mut Steps<'_>) {
+pub fn add_kernel_gradients_apart(steps: &mut StepList<'_>) {
     for i in steps.find(|s| matches!(s.kernel, Kernel::Accumulate { op: Op::Convolution(_) })) {
         let Some(gradient) = apart(steps, i) else { continue };
         let Some(onto) = steps.list[i].take() else { continue };
@@ -551,7 +552,7 @@ pub fn add_kernel_gradients_apart(steps: &mut Steps<'_>) {
 }
 
 /// The kernel gradient of an accumulating step as a step of its own, where [`gradient_of_pooled`] could take it.
-fn apart(steps: &Steps<'_>, i: usize) -> Option<Step> {
+fn apart(steps: &StepList<'_>, i: usize) -> Option<Step> {
     let onto = steps.step(i)?;
     let Kernel::Accumulate { op } = &onto.kernel else { return None };
     let dy = onto.inputs[1];
@@ -570,8 +571,8 @@ fn apart(steps: &Steps<'_>, i: usize) -> Option<Step> {
 /// The map `a + b` over two arrays of type `ty`.
 fn sum_of_two(ty: &TensorType) -> Map {
     let strides: SmallVec<[usize; 4]> = [1].into_iter().collect();
-    let load = |input| Load::Array { input, dtype: ty.dtype, strides: strides.clone(), offset: 0 };
-    let add = Instr {
+    let load = |input| MapLoad::Array { input, dtype: ty.dtype, strides: strides.clone(), offset: 0 };
+    let add = MapInstr {
         op: Op::Binary(Binary::Add),
         args: [0, 1].into_iter().collect(),
         from: ty.dtype,
@@ -582,7 +583,7 @@ fn sum_of_two(ty: &TensorType) -> Map {
 
 /// Gradients of kernel and bias computed directly from the pooled gradient and the argmax, where these are the only
 /// readers of the unpooled array. That array, mostly zeros, is never materialised.
-pub fn gradient_of_pooled(steps: &mut Steps<'_>) {
+pub fn gradient_of_pooled(steps: &mut StepList<'_>) {
     for u in steps.find(|s| matches!(s.kernel, Kernel::Unpool(_))) {
         let Some((kernel, bias)) = gradients_of(steps, u) else { continue };
         let first = bias.map_or(kernel, |b| b.min(kernel));
@@ -622,7 +623,7 @@ pub fn gradient_of_pooled(steps: &mut Steps<'_>) {
 
 /// Computes the pooled gradient inside the step of [`gradient_of_pooled`], its only reader, where it is a GEMM of small
 /// K: computing a few columns takes no longer than reading them from L2 or beyond.
-pub fn product_into_gradient(steps: &mut Steps<'_>) {
+pub fn product_into_gradient(steps: &mut StepList<'_>) {
     for u in steps.find(|s| matches!(s.kernel, Kernel::UnpooledGradient(_))) {
         let product_of = |s: &Step| small_product(steps, s.inputs[2], s.input_types[1].shape[0]);
         let Some(dot) = steps.step(u).and_then(product_of) else { continue };
@@ -639,7 +640,7 @@ pub fn product_into_gradient(steps: &mut Steps<'_>) {
 /// The GEMM `[images, K] · [K, N]` of few images and small K that makes an array with a single reader. M must be the
 /// number of images: the kernel takes row `i` for image `i`, and a dense layer over the channels of each pixel has more
 /// rows.
-fn small_product(steps: &Steps<'_>, array: Slot, images: usize) -> Option<usize> {
+fn small_product(steps: &StepList<'_>, array: SlotId, images: usize) -> Option<usize> {
     steps.only_reader(array)?;
     let writer = steps.writer(array)?;
     let step = steps.step(writer)?;
@@ -658,7 +659,7 @@ fn small_product(steps: &Steps<'_>, array: Slot, images: usize) -> Option<usize>
 
 /// Fuses a GEMM of small N with the pooled convolution that makes its left operand. It is accumulated after each row of
 /// windows, while that row is in L1 or L2.
-pub fn product_of_pooled(steps: &mut Steps<'_>) {
+pub fn product_of_pooled(steps: &mut StepList<'_>) {
     for p in steps.find(|s| matches!(&s.kernel, Kernel::Pool(p) if p.conv.is_some())) {
         let Some(dot) = pooled_product(steps, p) else { continue };
         let (Some(made), Some(step)) = (steps.list[dot].take(), &mut steps.list[p]) else { continue };
@@ -674,7 +675,7 @@ pub fn product_of_pooled(steps: &mut Steps<'_>) {
 }
 
 /// A GEMM whose left operand is the result of the pooling at `p`, and whose other operands exist before that step.
-fn pooled_product(steps: &Steps<'_>, p: usize) -> Option<usize> {
+fn pooled_product(steps: &StepList<'_>, p: usize) -> Option<usize> {
     let step = steps.step(p)?;
     let (y, ty) = (step.outputs[0], &step.output_types[0]);
     let fits = |d: &usize| {
@@ -703,7 +704,7 @@ fn is_product_of_images(dot: &Step, images: &TensorType) -> bool {
 }
 
 /// The readers of an unpooled gradient, if they are one kernel gradient and at most one bias gradient.
-fn gradients_of(steps: &Steps<'_>, u: usize) -> Option<(usize, Option<usize>)> {
+fn gradients_of(steps: &StepList<'_>, u: usize) -> Option<(usize, Option<usize>)> {
     let step = steps.step(u).filter(|s| s.inputs.len() == 2)?;
     let Kernel::Unpool(at) = step.kernel else { return None };
     let (full, ty) = (step.outputs[0], &step.output_types[0]);
@@ -725,7 +726,7 @@ fn gradients_of(steps: &Steps<'_>, u: usize) -> Option<(usize, Option<usize>)> {
 
 /// Whether a step is the kernel gradient of a 2-d convolution for the output gradient `dy: ty`, with at most [`TABLE`]
 /// padded input elements per image.
-fn is_kernel_gradient(step: &Step, dy: Slot, ty: &TensorType) -> bool {
+fn is_kernel_gradient(step: &Step, dy: SlotId, ty: &TensorType) -> bool {
     let Kernel::Op { op: Op::Convolution(c), bias: false } = &step.kernel else { return false };
     let d = &c.dims;
     let layout = (d.input_feature, &d.input_spatial[..], d.input_batch) == (0, &[1, 2], 3)
@@ -757,7 +758,7 @@ fn padded_image(c: &Convolution, x: &Shape) -> Option<usize> {
 }
 
 /// Whether a step sums an array of type `ty` over all but its last dimension: a bias gradient.
-fn is_channel_sum(steps: &Steps<'_>, step: &Step, ty: &TensorType) -> bool {
+fn is_channel_sum(steps: &StepList<'_>, step: &Step, ty: &TensorType) -> bool {
     let Kernel::Reduce { map, folded, monoid: Monoid::Add } = &step.kernel else { return false };
     let [_, init] = step.inputs[..] else { return false };
     let widened = match &map.instrs[..] {

@@ -6,7 +6,9 @@
 //! allowed. The rule runs after most others: a map that another rule can fuse is left to that rule.
 
 use super::excess_precision::{from_wide, is_narrow};
-use crate::program::{Kernel, Load, Location, ProductEpilogue, Schedule, Slot, Step, right_operand};
+use crate::program::{
+    Kernel, Location, MapLoad, ProductEpilogue, ProgramSchedule, SlotId, Step, right_operand,
+};
 use systole_ir::{DType, Op, TensorType};
 
 /// Elements of the GEMM's result, at least. Smaller ones do not gain.
@@ -18,7 +20,7 @@ const LONGEST: usize = 256;
 const LONGEST_IN_PANELS: usize = 1024;
 
 /// Fuses epilogues where that is legal; `narrow`: of bf16 and f16 too. Runs before the buffer plan.
-pub fn join(s: &mut Schedule, narrow: bool) {
+pub fn join(s: &mut ProgramSchedule, narrow: bool) {
     let mut at = 0;
     while at < s.steps.len() {
         match reader(s, at, narrow) {
@@ -35,7 +37,7 @@ pub fn join(s: &mut Schedule, narrow: bool) {
 
 /// The map that is the only reader of the GEMM at `at`, and reads each of its elements once, at the element's own
 /// index.
-fn reader(s: &Schedule, at: usize, narrow: bool) -> Option<usize> {
+fn reader(s: &ProgramSchedule, at: usize, narrow: bool) -> Option<usize> {
     let step = &s.steps[at];
     let Kernel::Op { op: Op::DotGeneral(d), bias } = &step.kernel else { return None };
     let (product, ty) = (step.outputs[0], &step.output_types[0]);
@@ -59,8 +61,8 @@ fn reader(s: &Schedule, at: usize, narrow: bool) -> Option<usize> {
 
 /// Whether a map updates a parameter of type `ty` whose other readers are all GEMMs with it as right operand `[K, N]`:
 /// the backend may store such a weight as packed panels.
-fn updates_weights(s: &Schedule, update: usize, ty: &TensorType) -> bool {
-    let is_weight = |&x: &Slot| {
+fn updates_weights(s: &ProgramSchedule, update: usize, ty: &TensorType) -> bool {
+    let is_weight = |&x: &SlotId| {
         let mut others = s
             .steps
             .iter()
@@ -94,7 +96,7 @@ fn joined(product: Step, mut step: Step) -> Step {
     step.inputs.remove(k);
     let others = step.inputs.len();
     for load in &mut map.loads {
-        if let Load::Array { input, .. } = load {
+        if let MapLoad::Array { input, .. } = load {
             *input = match *input {
                 i if i == k => others,
                 i if i > k => i - 1,

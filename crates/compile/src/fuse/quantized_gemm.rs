@@ -1,14 +1,14 @@
 //! Products of few rows by a matrix of whole numbers, which reads the numbers themselves: the floats would be written to memory and read
 //! from there for a few products each.
 
-use crate::program::{Kernel, Packed, PackedProduct, Slot, Steps};
+use crate::program::{DequantizeStep, DequantizedGemm, Kernel, SlotId, StepList};
 use systole_ir::{DType, Op};
 
 /// Rows, at most. More repay unpacking.
 const ROWS: usize = 8;
 
 /// Makes such products steps of their own, and leaves matrices out that nothing else reads.
-pub fn products(steps: &mut Steps<'_>) {
+pub fn products(steps: &mut StepList<'_>) {
     for at in steps.find(|s| matches!(&s.kernel, Kernel::Packed(p) if p.product.is_none())) {
         let Some(step) = steps.step(at) else { continue };
         let Kernel::Packed(packed) = &step.kernel else { continue };
@@ -17,8 +17,11 @@ pub fn products(steps: &mut Steps<'_>) {
         for reader in steps.readers(slot) {
             let Some(product) = product_of(steps, reader, slot) else { continue };
             let Some(step) = &mut steps.list[reader] else { continue };
-            step.kernel =
-                Kernel::Packed(Packed { at: [1, 2], product: Some(product), unpack: packed.unpack.clone() });
+            step.kernel = Kernel::Packed(DequantizeStep {
+                at: [1, 2],
+                product: Some(product),
+                unpack: packed.unpack.clone(),
+            });
             let (slots, types) = operands.clone().into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
             step.inputs.splice(1..2, slots);
             step.input_types.splice(1..2, types);
@@ -30,7 +33,7 @@ pub fn products(steps: &mut Steps<'_>) {
 }
 
 /// The product of few rows by the matrix of that slot.
-fn product_of(steps: &Steps<'_>, at: usize, slot: Slot) -> Option<PackedProduct> {
+fn product_of(steps: &StepList<'_>, at: usize, slot: SlotId) -> Option<DequantizedGemm> {
     let step = steps.step(at)?;
     let Kernel::Op { op: Op::DotGeneral(d), bias } = &step.kernel else { return None };
     let (left, right) = (&step.input_types[0], &step.input_types[1]);
@@ -40,5 +43,5 @@ fn product_of(steps: &Steps<'_>, at: usize, slot: Slot) -> Option<PackedProduct>
         && d.lhs_batch.is_empty()
         && [left.dtype, right.dtype, d.element_type] == [DType::F32; 3]
         && (1..=ROWS).contains(&rows);
-    fits.then(|| PackedProduct { op: Op::DotGeneral(d.clone()), bias: *bias, right: right.clone() })
+    fits.then(|| DequantizedGemm { op: Op::DotGeneral(d.clone()), bias: *bias, right: right.clone() })
 }

@@ -1,10 +1,10 @@
 //! Sorts of which only the first elements of each line are read.
 
-use crate::program::{Kernel, Step, Steps, TopK};
+use crate::program::{Kernel, Step, StepList, TopK};
 use systole_ir::Op;
 
 /// Makes a sort and the slices that alone read it one step.
-pub fn of_sorts(steps: &mut Steps<'_>) {
+pub fn of_sorts(steps: &mut StepList<'_>) {
     for at in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::Sort(_), bias: false })) {
         let Some((k, slices)) = slices_of(steps, at) else { continue };
         let taken: Vec<Step> = slices.iter().filter_map(|&(_, s)| steps.list[s].take()).collect();
@@ -18,7 +18,7 @@ pub fn of_sorts(steps: &mut Steps<'_>) {
 }
 
 /// How many elements of each line are read, and the slices that read them, each with the operand that it is of.
-fn slices_of(steps: &Steps<'_>, at: usize) -> Option<(usize, Vec<(usize, usize)>)> {
+fn slices_of(steps: &StepList<'_>, at: usize) -> Option<(usize, Vec<(usize, usize)>)> {
     let step = steps.step(at)?;
     let mut found = Vec::new();
     let mut count = None;

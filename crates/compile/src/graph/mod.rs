@@ -9,4 +9,4 @@ mod reductions;
 pub mod rewrite;
 
 pub use memory::remat::remat;
-pub use pass::{PASSES, Pass, PassStat, optimize, optimize_until, optimize_with};
+pub use pass::{GraphPass, PASSES, PassStat, optimize, optimize_until, optimize_with};

@@ -10,7 +10,7 @@ use crate::graph::reductions::{
 use systole_ir::{Graph, Result, ResultExt, knobs};
 
 /// A rewrite of a graph into an equivalent one.
-pub struct Pass {
+pub struct GraphPass {
     /// Name in listings.
     pub name: &'static str,
     /// One-line description.
@@ -22,10 +22,10 @@ pub struct Pass {
     pub exact: bool,
 }
 
-impl Pass {
+impl GraphPass {
     /// An exact pass.
-    const fn new(name: &'static str, doc: &'static str, run: fn(&Graph) -> Graph) -> Pass {
-        Pass { name, doc, run, exact: true }
+    const fn new(name: &'static str, doc: &'static str, run: fn(&Graph) -> Graph) -> GraphPass {
+        GraphPass { name, doc, run, exact: true }
     }
 }
 
@@ -42,38 +42,38 @@ pub struct PassStat {
 
 /// All passes, in execution order. `simplify` runs again after `cse`, because merged values expose new identities.
 #[rustfmt::skip]
-pub const PASSES: &[Pass] = &[
-    Pass::new("prune", "drops nodes that no result needs", dead_code::run),
-    Pass::new("simplify", "exact identities, constant folding, chains of moves", simplify::run),
-    Pass::new("ranges", "whole numbers that are known to be small in 32 bits", narrow_integers::run),
-    Pass::new("cse", "computes equal expressions once", cse::run),
-    Pass::new("simplify", "once more, on merged values", simplify::run),
-    Pass::new("pad_sums", "sums of padded pieces that fill an array", pad_sums::run),
-    Pass::new("arg_max", "the place of an extreme element by two plain folds", arg_max::run),
-    Pass::new("folds", "reductions by bodies of several ops as element-wise ops on neighbours", multi_op_reduce::run),
-    Pass::new("sort_keys", "sorts by a function of either element by its values", sort_keys::run),
-    Pass::new("captures", "states of a loop that never change as captures", licm::captures),
-    Pass::new("loops", "sums of all trips of a loop after it", |graph| {
+pub const PASSES: &[GraphPass] = &[
+    GraphPass::new("prune", "drops nodes that no result needs", dead_code::run),
+    GraphPass::new("simplify", "exact identities, constant folding, chains of moves", simplify::run),
+    GraphPass::new("ranges", "whole numbers that are known to be small in 32 bits", narrow_integers::run),
+    GraphPass::new("cse", "computes equal expressions once", cse::run),
+    GraphPass::new("simplify", "once more, on merged values", simplify::run),
+    GraphPass::new("pad_sums", "sums of padded pieces that fill an array", pad_sums::run),
+    GraphPass::new("arg_max", "the place of an extreme element by two plain folds", arg_max::run),
+    GraphPass::new("folds", "reductions by bodies of several ops as element-wise ops on neighbours", multi_op_reduce::run),
+    GraphPass::new("sort_keys", "sorts by a function of either element by its values", sort_keys::run),
+    GraphPass::new("captures", "states of a loop that never change as captures", licm::captures),
+    GraphPass::new("loops", "sums of all trips of a loop after it", |graph| {
         hoist_sums::run(graph, |body| Some(optimize(body).ok()?.0))
     }),
-    Pass::new("invariants", "what a loop moves of its captures before it", licm::run),
-    Pass::new("derived", "what a loop keeps and is a cheap function of what else it keeps is computed where it is read",
+    GraphPass::new("invariants", "what a loop moves of its captures before it", licm::run),
+    GraphPass::new("derived", "what a loop keeps and is a cheap function of what else it keeps is computed where it is read",
         derived_states::run),
-    Pass::new("linear", "sums of linear combinations by sums that exist", sum_linearity::run),
-    Pass::new("batch_variance", "variances by way of each sample's own", batch_variance::run),
-    Pass::new("window_sums", "sums over windows of convolutions by sums of their inputs", window_sums::run),
-    Pass {
+    GraphPass::new("linear", "sums of linear combinations by sums that exist", sum_linearity::run),
+    GraphPass::new("batch_variance", "variances by way of each sample's own", batch_variance::run),
+    GraphPass::new("window_sums", "sums over windows of convolutions by sums of their inputs", window_sums::run),
+    GraphPass {
         exact: false,
-        ..Pass::new(
+        ..GraphPass::new(
             "window_sums",
             "those of narrow floats: they are not rounded on the way",
             window_sums::run_narrow,
         )
     },
-    Pass::new("slices", "slices before element-wise work, not after it", slices::run),
-    Pass::new("transpose_weights", "weights of few columns by columns", transpose_weights::run),
-    Pass::new("recompute", "copies of cheap nodes for late readers", recompute::run),
-    Pass::new("prune", "drops what the others made superfluous", dead_code::run),
+    GraphPass::new("slices", "slices before element-wise work, not after it", slices::run),
+    GraphPass::new("transpose_weights", "weights of few columns by columns", transpose_weights::run),
+    GraphPass::new("recompute", "copies of cheap nodes for late readers", recompute::run),
+    GraphPass::new("prune", "drops what the others made superfluous", dead_code::run),
 ];
 
 /// Runs the [`PASSES`] that are exact.
@@ -93,7 +93,7 @@ pub fn optimize_until(graph: &Graph, excess_precision: bool, name: &str) -> Resu
     Ok(Some(run(graph, &PASSES[..=last], excess_precision)?.0))
 }
 
-fn run(graph: &Graph, passes: &[Pass], excess_precision: bool) -> Result<(Graph, Vec<PassStat>)> {
+fn run(graph: &Graph, passes: &[GraphPass], excess_precision: bool) -> Result<(Graph, Vec<PassStat>)> {
     let check = cfg!(debug_assertions) || knobs::PARANOID.get_usize() != 0;
     let mut stats = Vec::with_capacity(passes.len());
     let mut graph = graph.clone();

@@ -1,11 +1,11 @@
 //! Node-by-node copying of a graph with replacements, on which the passes are built.
 
 use smallvec::SmallVec;
-use systole_ir::op::{BroadcastInDim, Constant, Outs};
+use systole_ir::op::{BroadcastInDim, Constant, ResultTypes};
 use systole_ir::{DType, Dims, Graph, Literal, Node, Op, Shape, TensorType, ValueId, bug};
 
 /// Nodes by their values: those of a graph or of one under construction.
-pub trait Nodes {
+pub trait NodeLookup {
     /// The node that produces a value.
     fn producer(&self, v: ValueId) -> &Node;
 
@@ -27,13 +27,13 @@ pub trait Nodes {
     }
 }
 
-impl Nodes for Graph {
+impl NodeLookup for Graph {
     fn producer(&self, v: ValueId) -> &Node {
         self.node(v)
     }
 }
 
-impl Nodes for Rewriter {
+impl NodeLookup for Rewriter {
     fn producer(&self, v: ValueId) -> &Node {
         self.node(v)
     }
@@ -46,7 +46,7 @@ pub struct Rewriter {
 }
 
 /// The new values that stand for one old node's results.
-pub type Values = SmallVec<[ValueId; 1]>;
+pub type NodeResults = SmallVec<[ValueId; 1]>;
 
 impl Rewriter {
     /// The type of a new value.
@@ -131,7 +131,7 @@ impl Rewriter {
         self.nodes
     }
 
-    fn append(&mut self, op: Op, inputs: &[ValueId], outs: Outs, like: &Node) -> Values {
+    fn append(&mut self, op: Op, inputs: &[ValueId], outs: ResultTypes, like: &Node) -> NodeResults {
         let count = outs.len();
         let inputs = SmallVec::from_slice(inputs);
         self.nodes.push(Node { op, inputs, outs, loc: like.loc, scope: like.scope });
@@ -144,10 +144,10 @@ impl Rewriter {
 /// use instead, or `None` to copy the node.
 pub fn rebuild(
     graph: &Graph,
-    mut replace: impl FnMut(&mut Rewriter, usize, &Node, &[ValueId]) -> Option<Values>,
+    mut replace: impl FnMut(&mut Rewriter, usize, &Node, &[ValueId]) -> Option<NodeResults>,
 ) -> Graph {
     let mut new = Rewriter { nodes: Vec::with_capacity(graph.nodes.len()) };
-    let mut map: Vec<Values> = Vec::with_capacity(graph.nodes.len());
+    let mut map: Vec<NodeResults> = Vec::with_capacity(graph.nodes.len());
     for (i, node) in graph.nodes.iter().enumerate() {
         let inputs: SmallVec<[ValueId; 4]> =
             node.inputs.iter().map(|v| map[v.index()][v.out as usize]).collect();

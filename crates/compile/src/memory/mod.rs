@@ -5,5 +5,5 @@ mod footprint;
 pub mod step_order;
 mod views;
 
-pub use footprint::{Footprint, Holding, footprint, largest_intermediates};
+pub use footprint::{ArrayUsage, Footprint, footprint, largest_intermediates};
 pub use views::lies_together;

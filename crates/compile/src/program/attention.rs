@@ -1,12 +1,12 @@
 //! The type check of attention kernels, whose data is the IR's [`AttentionMatch`].
 
-use super::type_check::{Checked, alike, holds, same};
-use systole_ir::attention::{AttentionMatch, Wanted};
+use super::type_check::{CheckResult, alike, holds, same};
+use systole_ir::attention::{AttentionMatch, AttentionOperand};
 use systole_ir::{DType, TensorType};
 
 /// `q: T[B, S, N, K], k: T[B, S', N, K], v: T[B, S', N, V] → T[B, S, N, V]` for N heads, or the gradients w.r.t. these
 /// operands. With dropout the random state `u64[2 or 3]` is an operand too.
-pub fn check(a: &AttentionMatch, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+pub fn check(a: &AttentionMatch, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
     let (index, operands) = ins.split_last().ok_or("attention has no operands")?;
     same("the branch index of attention", index, &TensorType::scalar(DType::I32))?;
     let operand = |what: &str, i: usize| {
@@ -38,10 +38,10 @@ pub fn check(a: &AttentionMatch, ins: &[TensorType], outs: &[TensorType]) -> Che
     same("the output gradient of attention", operand("the output gradient", *dy)?, &y)?;
     let twice = wanted.iter().enumerate().any(|(i, w)| wanted[..i].contains(w));
     holds(!twice, || format!("attention computes one gradient twice: {wanted:?}"))?;
-    let of = |w: &Wanted| match w {
-        Wanted::Queries => q.clone(),
-        Wanted::Keys => k.clone(),
-        Wanted::Values => v.clone(),
+    let of = |w: &AttentionOperand| match w {
+        AttentionOperand::Queries => q.clone(),
+        AttentionOperand::Keys => k.clone(),
+        AttentionOperand::Values => v.clone(),
     };
     alike("a gradient of attention", outs, &wanted.iter().map(of).collect::<Vec<_>>())
 }

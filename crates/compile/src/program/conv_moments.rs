@@ -1,6 +1,6 @@
 //! A convolution with fused batch-normalisation statistics, as data.
 
-use super::type_check::{Checked, holds, op_with_bias};
+use super::type_check::{CheckResult, holds, op_with_bias};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, TensorType};
 
@@ -8,21 +8,21 @@ use systole_ir::{DType, TensorType};
 /// channels last. `sum` is that of each sample and channel over the pixels of `y`; `squares` is that of the squared
 /// deviations from the mean of the same sample and channel.
 #[derive(Clone, Debug)]
-pub struct Moments {
+pub struct ConvWithMoments {
     /// The convolution: no input dilation, one group.
     pub conv: Convolution,
     /// Whether a bias follows the kernel.
     pub bias: bool,
 }
 
-impl Moments {
+impl ConvWithMoments {
     /// A short name for listings and profiles.
     pub(super) fn name(&self) -> String {
         format!("convolution{}+moments", if self.bias { "+bias" } else { "" })
     }
 
     /// Checks the types of operands and results.
-    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
         let [y, sum, squares] = outs else { return Err(format!("{} results of statistics", outs.len())) };
         op_with_bias(&self.conv.clone().into(), self.bias, ins, std::slice::from_ref(y))?;
         let elements = y.shape[0] * y.shape[y.rank() - 1];

@@ -5,16 +5,16 @@
 //! and bitcasts need no step.
 
 use super::attention;
-use super::conv_moments::Moments;
+use super::conv_moments::ConvWithMoments;
 use super::map::Map;
-use super::nested_kernels::{Blocks, Rows};
-use super::pooling::{Pool, Unpool, UnpooledGradient};
+use super::nested_kernels::{FusedRows, RowBlockLoop};
+use super::pooling::{MaxPoolArgmax, Unpool, UnpooledGradient};
 use super::product_epilogue::ProductEpilogue;
-use super::quantized_gemm::Packed;
-use super::storage::{ResultPlan, Slot, Storage, View};
+use super::quantized_gemm::DequantizeStep;
+use super::storage::{ResultPlan, SlotId, SlotStorage, SlotView};
 use super::strided_map::StridedMap;
 use super::top_k::TopK;
-use super::type_check::{self, Checked};
+use super::type_check::{self, CheckResult};
 use std::fmt;
 use std::ops::Deref;
 use systole_ir::attention::AttentionMatch;
@@ -23,13 +23,13 @@ use systole_ir::{Literal, Op, TensorType};
 
 /// A program: kernel calls in order, and the location of every array.
 #[derive(Clone, Debug, Default)]
-pub struct Schedule {
+pub struct ProgramSchedule {
     /// Name of the graph.
     pub name: String,
     /// Kernel calls in order.
     pub steps: Vec<Step>,
     /// Storage of every materialised array, by [`Slot`].
-    pub slots: Vec<Storage>,
+    pub slots: Vec<SlotStorage>,
     /// Arrays known at compile time.
     pub constants: Vec<Literal>,
     /// Types of the parameters.
@@ -39,7 +39,7 @@ pub struct Schedule {
     /// Bytes of the arena, in which all intermediate arrays are placed.
     pub arena_bytes: usize,
     /// Slots that alias a part of another slot.
-    pub views: Vec<View>,
+    pub views: Vec<SlotView>,
 }
 
 /// One kernel call.
@@ -48,36 +48,36 @@ pub struct Step {
     /// What it computes.
     pub kernel: Kernel,
     /// Slots that it reads.
-    pub inputs: Vec<Slot>,
+    pub inputs: Vec<SlotId>,
     /// Types as which it reads them.
     pub input_types: Vec<TensorType>,
     /// Slots that it writes. Their memory may be that of an input where that is legal (see [`Step::overwrites`]).
-    pub outputs: Vec<Slot>,
+    pub outputs: Vec<SlotId>,
     /// Types of the results.
     pub output_types: Vec<TensorType>,
     /// Where it comes from, for profiles and messages.
-    pub scope: Scope,
+    pub scope: LayerScope,
     /// Arithmetic operations; a multiply-add counts two.
     pub flops: f64,
 }
 
 /// The layer path of a step, empty where it belongs to none. A step of several layers belongs to that of its result.
 #[derive(Clone, Debug, Default)]
-pub struct Scope {
+pub struct LayerScope {
     /// The path.
     pub layer: String,
     /// Whether the step is part of the layer's derivative.
     pub is_derivative: bool,
 }
 
-impl Deref for Scope {
+impl Deref for LayerScope {
     type Target = str;
     fn deref(&self) -> &str {
         &self.layer
     }
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for LayerScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.layer)
     }
@@ -116,7 +116,7 @@ pub enum Kernel {
     /// A GEMM with a fused element-wise epilogue.
     ProductEpilogue(ProductEpilogue),
     /// Maps and reductions along rows, fused row by row.
-    Rows(Rows),
+    Rows(FusedRows),
     /// One op. With `bias`, the last input is a vector that is added along the result's last dimension.
     Op {
         /// The op.
@@ -131,22 +131,22 @@ pub enum Kernel {
         op: Op,
     },
     /// A part of the graph that runs for one block of rows after the other.
-    Blocks(Box<Blocks>),
+    Blocks(Box<RowBlockLoop>),
     /// Multi-head attention, or its gradients. The last input, the index of the `case` that it was matched in, is
     /// unused.
     Attention(AttentionMatch),
     /// Max pooling, with the convolution, relu and dense layer that are fused into it.
-    Pool(Pool),
+    Pool(MaxPoolArgmax),
     /// The gradient of max or sum pooling.
     Unpool(Unpool),
     /// Kernel and bias gradients of a convolution, from the gradient of its pooled result.
     UnpooledGradient(UnpooledGradient),
     /// A convolution with the batch-normalisation statistics of its result.
-    Moments(Moments),
+    Moments(ConvWithMoments),
     /// The first elements of sorted lines.
     TopK(TopK),
     /// A matrix of whole numbers, or a product with it.
-    Packed(Packed),
+    Packed(DequantizeStep),
     /// `(captures…, initial states…) → states…`: runs `body` while `cond`.
     While {
         /// The number of leading inputs that are loop-invariant.
@@ -155,14 +155,14 @@ pub enum Kernel {
         /// and it has no input.
         starts: Vec<Option<usize>>,
         /// `(captures…, states…) → bool[]`.
-        cond: Box<Schedule>,
+        cond: Box<ProgramSchedule>,
         /// `(captures…, states…) → states…`, each state updated in place where that is legal.
-        body: Box<Schedule>,
+        body: Box<ProgramSchedule>,
     },
     /// `(captures…, index: i32[]) → …`: runs one branch.
     Case {
         /// The branches, all of `(captures…) → …`.
-        branches: Vec<Schedule>,
+        branches: Vec<ProgramSchedule>,
     },
 }
 
@@ -200,7 +200,7 @@ impl Kernel {
     }
 
     /// Programs inside the kernel: of a block of rows, of a loop's condition and body, of branches.
-    pub fn bodies(&self) -> Vec<&Schedule> {
+    pub fn bodies(&self) -> Vec<&ProgramSchedule> {
         match self {
             Kernel::Blocks(b) => std::iter::once(&b.body).chain(&b.rest).collect(),
             Kernel::While { cond, body, .. } => vec![cond, body],
@@ -235,7 +235,7 @@ impl Kernel {
 
 impl Step {
     /// Checks the types of operands and results, without the bodies.
-    pub(super) fn check(&self) -> Checked {
+    pub(super) fn check(&self) -> CheckResult {
         let (ins, outs) = (&self.input_types[..], &self.output_types[..]);
         match &self.kernel {
             Kernel::Map(m) => type_check::map(m, ins).and_then(|()| type_check::stores(m, outs)),
@@ -340,14 +340,14 @@ impl Step {
     }
 
     /// The index of the only input that reads a slot; `None` where several do, possibly as different types.
-    pub fn sole_input(&self, slot: Slot) -> Option<usize> {
+    pub fn sole_input(&self, slot: SlotId) -> Option<usize> {
         let mut found = self.inputs.iter().enumerate().filter(|(_, s)| **s == slot).map(|(i, _)| i);
         let first = found.next()?;
         found.next().is_none().then_some(first)
     }
 
     /// Whether output slot `to` may alias input slot `from`.
-    pub fn may_write_over(&self, from: Slot, to: Slot) -> bool {
+    pub fn may_write_over(&self, from: SlotId, to: SlotId) -> bool {
         let output = self.outputs.iter().position(|&x| x == to);
         matches!((self.sole_input(from), output), (Some(i), Some(o)) if self.overwrites(i, o))
     }
@@ -355,7 +355,7 @@ impl Step {
 
 /// The slot and shape `[K, N]` of a GEMM's right operand, where it is a matrix that the step reads once: the backend
 /// may store it as packed panels.
-pub fn right_operand(step: &Step) -> Option<(Slot, [usize; 2])> {
+pub fn right_operand(step: &Step) -> Option<(SlotId, [usize; 2])> {
     let op = match &step.kernel {
         Kernel::Op { op, .. } => op,
         Kernel::ProductEpilogue(h) => &h.op,

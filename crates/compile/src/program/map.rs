@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use systole_ir::{DType, Op, Scalar, Shape};
 
 /// A register of a [`Map`]: loads are numbered first, then instructions. Each is written once.
-pub type Expr = usize;
+pub type MapRegister = usize;
 
 /// An element-wise program over a common index space.
 #[derive(Clone, Debug)]
@@ -13,25 +13,27 @@ pub struct Map {
     /// The index space. Adjacent dimensions are collapsed where the strides of all loads allow it.
     pub shape: Shape,
     /// Registers `0..loads.len()`.
-    pub loads: Vec<Load>,
+    pub loads: Vec<MapLoad>,
     /// The registers after those of the loads; each instruction reads lower registers only.
-    pub instrs: Vec<Instr>,
+    pub instrs: Vec<MapInstr>,
     /// The register that is stored to each output.
-    pub stores: Vec<Expr>,
+    pub stores: Vec<MapRegister>,
 }
 
 impl Map {
     /// Element type of a register.
-    pub fn dtype(&self, e: Expr) -> DType {
+    pub fn dtype(&self, e: MapRegister) -> DType {
         match self.loads.get(e) {
-            Some(Load::Array { dtype, .. } | Load::Iota { dtype, .. } | Load::Splat { dtype, .. }) => *dtype,
+            Some(
+                MapLoad::Array { dtype, .. } | MapLoad::Iota { dtype, .. } | MapLoad::Splat { dtype, .. },
+            ) => *dtype,
             None => self.instrs[e - self.loads.len()].to,
         }
     }
 
     /// The loads of an input.
-    pub fn loads_of(&self, input: usize) -> impl Iterator<Item = &Load> {
-        self.loads.iter().filter(move |l| matches!(l, Load::Array { input: i, .. } if *i == input))
+    pub fn loads_of(&self, input: usize) -> impl Iterator<Item = &MapLoad> {
+        self.loads.iter().filter(move |l| matches!(l, MapLoad::Array { input: i, .. } if *i == input))
     }
 
     /// Whether an input is read only at the index that is computed, so that an output may alias it.
@@ -45,8 +47,8 @@ impl Map {
     }
 
     /// Whether a load reads element `i` of its array for row-major index `i`.
-    pub fn is_linear(&self, load: &Load) -> bool {
-        let Load::Array { strides, offset: 0, .. } = load else { return false };
+    pub fn is_linear(&self, load: &MapLoad) -> bool {
+        let MapLoad::Array { strides, offset: 0, .. } = load else { return false };
         let own = self.shape.strides();
         (0..self.shape.rank()).all(|d| self.shape[d] == 1 || strides[d] == own[d])
     }
@@ -54,7 +56,7 @@ impl Map {
 
 /// Where a register's value comes from.
 #[derive(Clone, Debug)]
-pub enum Load {
+pub enum MapLoad {
     /// A strided read of an array.
     Array {
         /// Which input of the step.
@@ -86,11 +88,11 @@ pub enum Load {
 
 /// One element-wise op on registers.
 #[derive(Clone, Debug)]
-pub struct Instr {
+pub struct MapInstr {
     /// The op.
     pub op: Op,
     /// Operands.
-    pub args: SmallVec<[Expr; 3]>,
+    pub args: SmallVec<[MapRegister; 3]>,
     /// Element type of the operands; of `select`, of the two values.
     pub from: DType,
     /// Element type of the result.

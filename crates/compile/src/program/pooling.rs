@@ -1,6 +1,6 @@
 //! Kernels of max pooling as data: pooling with argmax, its gradient, and kernel gradients from a pooled gradient.
 
-use super::type_check::{Checked, holds, op_with_bias, same};
+use super::type_check::{CheckResult, holds, op_with_bias, same};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Op, TensorType};
 
@@ -16,7 +16,7 @@ pub const DEAD: u8 = 0x80;
 /// With `product` the inputs of a GEMM follow, `right: T[N, H' W' C]` and, where there are two, a bias `T[N]`. The last
 /// result is then `y · rightᵀ [+ bias]: T[B, N]`.
 #[derive(Clone, Debug)]
-pub struct Pool {
+pub struct MaxPoolArgmax {
     /// Window height and width in elements.
     pub window: [usize; 2],
     /// Vertical and horizontal stride in elements, no less than the window: windows do not overlap.
@@ -31,7 +31,7 @@ pub struct Pool {
     pub operand: TensorType,
 }
 
-impl Pool {
+impl MaxPoolArgmax {
     /// A short name for listings and profiles.
     pub(crate) fn name(&self) -> String {
         let conv = if self.conv.is_some() { "convolution+" } else { "" };
@@ -45,7 +45,7 @@ impl Pool {
     }
 
     /// Checks the types of operands and results.
-    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
         let missing = || format!("{} operands for a pooling and {} of a product", ins.len(), self.product);
         let count = ins.len().checked_sub(self.product).ok_or_else(missing)?;
         let (operands, of_product) = ins.split_at(count);
@@ -118,7 +118,7 @@ impl Unpool {
     }
 
     /// Checks the types of operands and results.
-    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
         let (Some(dy), Some(dx)) = (ins.first(), outs.first()) else {
             return Err("nothing is unpooled".into());
         };
@@ -161,7 +161,7 @@ impl UnpooledGradient {
     }
 
     /// Checks the types of operands and results.
-    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
         let [x, place, of_dy @ ..] = ins else {
             return Err(format!("{} operands for a gradient", ins.len()));
         };
@@ -195,7 +195,7 @@ impl UnpooledGradient {
 }
 
 /// Checks the GEMM fused with a pooling, `y: T[B, H', W', C], right: T[N, H' W' C][, bias: T[N]] → T[B, N]`.
-fn pooled_product(y: &TensorType, operands: &[TensorType], out: &TensorType) -> Checked {
+fn pooled_product(y: &TensorType, operands: &[TensorType], out: &TensorType) -> CheckResult {
     let (right, bias) = match operands {
         [right] => (right, None),
         [right, bias] => (right, Some(bias)),

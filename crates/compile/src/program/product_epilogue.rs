@@ -1,7 +1,7 @@
 //! A GEMM with a fused element-wise epilogue, as data.
 
 use super::map::Map;
-use super::type_check::{Checked, map, op_with_bias, stores};
+use super::type_check::{CheckResult, map, op_with_bias, stores};
 use systole_ir::{Op, TensorType};
 
 /// A GEMM and the map that runs on its complete sums. The GEMM's result is not materialised.
@@ -35,7 +35,7 @@ impl ProductEpilogue {
     }
 
     /// Checks the types of operands and results.
-    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
         let (product, others) = ins.split_at_checked(self.operands()).ok_or("a product without operands")?;
         op_with_bias(&self.op, self.bias, product, std::slice::from_ref(&self.product))?;
         let read: Vec<TensorType> = others.iter().chain([&self.product]).cloned().collect();

@@ -1,23 +1,23 @@
 //! Matrices of whole numbers, and products with them, as data.
 
-use super::type_check::{Checked, alike, op_with_bias, same};
-use systole_ir::quantized_weights::Unpack;
+use super::type_check::{CheckResult, alike, op_with_bias, same};
+use systole_ir::quantized_weights::DequantizeWeights;
 use systole_ir::{DType, Op, TensorType};
 
 /// A matrix of whole numbers with scales as floats, or a GEMM with it as right operand, which is not materialised then.
 #[derive(Clone, Debug)]
-pub struct Packed {
+pub struct DequantizeStep {
     /// How it lies in memory.
-    pub unpack: Unpack,
+    pub unpack: DequantizeWeights,
     /// Which inputs the whole numbers and the scales are.
     pub at: [usize; 2],
     /// The GEMM, a `dot_general`. The step's inputs are its left operand, numbers, scales and bias.
-    pub product: Option<PackedProduct>,
+    pub product: Option<DequantizedGemm>,
 }
 
 /// What is multiplied with a packed matrix.
 #[derive(Clone, Debug)]
-pub struct PackedProduct {
+pub struct DequantizedGemm {
     /// The `dot_general`.
     pub op: Op,
     /// Whether a bias is the last input.
@@ -26,7 +26,7 @@ pub struct PackedProduct {
     pub right: TensorType,
 }
 
-impl Packed {
+impl DequantizeStep {
     /// A short name for listings and profiles.
     pub(crate) fn name(&self) -> String {
         let bits = if self.unpack.is_halves { 4 } else { 8 };
@@ -37,7 +37,7 @@ impl Packed {
     }
 
     /// Checks the types of operands and results.
-    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
         let [numbers, scales] = self.unpack.types();
         for (what, at, ty) in [("the numbers", self.at[0], numbers), ("the scales", self.at[1], scales)] {
             same(what, ins.get(at).ok_or_else(|| format!("{what} are no operand"))?, &ty)?;

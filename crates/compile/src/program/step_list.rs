@@ -3,27 +3,27 @@
 //! At this point every array has one writer and a known list of readers, so a rule can check that no other step reads
 //! an array that it removes.
 
-use super::kernel::{Schedule, Step};
-use super::storage::{Location, Slot, Storage};
+use super::kernel::{ProgramSchedule, Step};
+use super::storage::{Location, SlotId, SlotStorage};
 use systole_ir::{Literal, TensorType};
 
 /// The steps that read a slot.
-pub fn readers(s: &Schedule, slot: Slot) -> impl Iterator<Item = usize> {
+pub fn readers(s: &ProgramSchedule, slot: SlotId) -> impl Iterator<Item = usize> {
     s.steps.iter().enumerate().filter(move |(_, step)| step.inputs.contains(&slot)).map(|(i, _)| i)
 }
 
 /// The step that writes a slot.
-pub fn writer(s: &Schedule, slot: Slot) -> Option<usize> {
+pub fn writer(s: &ProgramSchedule, slot: SlotId) -> Option<usize> {
     s.steps.iter().position(|step| step.outputs.contains(&slot))
 }
 
 /// Whether a slot is a result of the program.
-pub fn is_result(s: &Schedule, slot: Slot) -> bool {
+pub fn is_result(s: &ProgramSchedule, slot: SlotId) -> bool {
     s.results.iter().any(|r| r.slot == slot)
 }
 
 /// Sets the size of slots to 0 that no step writes any more.
-fn forget_unmade(s: &mut Schedule) {
+fn forget_unmade(s: &mut ProgramSchedule) {
     let mut made = vec![false; s.slots.len()];
     s.steps.iter().flat_map(|step| &step.outputs).for_each(|&slot| made[slot] = true);
     for (storage, made) in s.slots.iter_mut().zip(made) {
@@ -34,21 +34,21 @@ fn forget_unmade(s: &mut Schedule) {
 }
 
 /// The steps while a rule rewrites them.
-pub struct Steps<'s> {
+pub struct StepList<'s> {
     /// `None` where a step was removed, so that indices stay valid.
     pub list: Vec<Option<Step>>,
     /// Whether each slot is a result; slots that are new since then are not.
     results: Vec<bool>,
-    schedule: &'s mut Schedule,
+    schedule: &'s mut ProgramSchedule,
 }
 
-impl<'s> Steps<'s> {
+impl<'s> StepList<'s> {
     /// Takes the steps out of a program, until [`close`](Self::close).
-    pub fn open(s: &'s mut Schedule) -> Steps<'s> {
+    pub fn open(s: &'s mut ProgramSchedule) -> StepList<'s> {
         let steps = std::mem::take(&mut s.steps);
         let mut results = vec![false; s.slots.len()];
         s.results.iter().for_each(|r| results[r.slot] = true);
-        Steps { list: steps.into_iter().map(Some).collect(), results, schedule: s }
+        StepList { list: steps.into_iter().map(Some).collect(), results, schedule: s }
     }
 
     /// Puts the steps back that are left.
@@ -64,24 +64,24 @@ impl<'s> Steps<'s> {
     }
 
     /// Indices of the steps that read a slot, each once.
-    pub fn readers(&self, slot: Slot) -> Vec<usize> {
+    pub fn readers(&self, slot: SlotId) -> Vec<usize> {
         self.find(|s| s.inputs.contains(&slot))
     }
 
     /// Whether a slot is a result of the program.
-    pub fn is_result(&self, slot: Slot) -> bool {
+    pub fn is_result(&self, slot: SlotId) -> bool {
         self.results.get(slot).copied().unwrap_or(false)
     }
 
     /// The only step that reads a slot, if it has one input of that slot and the slot is no result.
-    pub fn only_reader(&self, slot: Slot) -> Option<usize> {
+    pub fn only_reader(&self, slot: SlotId) -> Option<usize> {
         let &[reader] = &self.readers(slot)[..] else { return None };
         let uses = self.step(reader)?.inputs.iter().filter(|&&x| x == slot).count();
         (uses == 1 && !self.is_result(slot)).then_some(reader)
     }
 
     /// The step that writes a slot.
-    pub fn writer(&self, slot: Slot) -> Option<usize> {
+    pub fn writer(&self, slot: SlotId) -> Option<usize> {
         self.find(|s| s.outputs.contains(&slot)).first().copied()
     }
 
@@ -91,7 +91,7 @@ impl<'s> Steps<'s> {
     }
 
     /// The value of a slot that is a constant.
-    pub fn constant(&self, slot: Slot) -> Option<&Literal> {
+    pub fn constant(&self, slot: SlotId) -> Option<&Literal> {
         match self.schedule.slots[slot].place {
             Location::Constant(c) => self.schedule.constants.get(c),
             _ => None,
@@ -99,8 +99,13 @@ impl<'s> Steps<'s> {
     }
 
     /// A new slot for an array of type `ty`.
-    pub fn new_slot(&mut self, ty: &TensorType) -> Slot {
-        self.schedule.slots.push(Storage { bytes: ty.bytes(), place: Location::Arena(0), first: 0, last: 0 });
+    pub fn new_slot(&mut self, ty: &TensorType) -> SlotId {
+        self.schedule.slots.push(SlotStorage {
+            bytes: ty.bytes(),
+            place: Location::Arena(0),
+            first: 0,
+            last: 0,
+        });
         self.schedule.slots.len() - 1
     }
 }

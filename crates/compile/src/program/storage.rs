@@ -6,11 +6,11 @@ use systole_ir::{Error, ErrorKind, Result, TensorType};
 pub const ALIGN: usize = 64;
 
 /// Index into `Schedule::slots`.
-pub type Slot = usize;
+pub type SlotId = usize;
 
 /// Storage of one array.
 #[derive(Clone, Debug)]
-pub struct Storage {
+pub struct SlotStorage {
     /// Size.
     pub bytes: usize,
     /// Its memory.
@@ -43,16 +43,16 @@ pub struct ResultPlan {
     /// Its type.
     pub ty: TensorType,
     /// The slot that holds it: its own, another result's, a parameter's or a constant's.
-    pub slot: Slot,
+    pub slot: SlotId,
     /// A donated parameter of the same size whose memory the result may take.
     pub reuse: Option<usize>,
 }
 
 /// An array that aliases a contiguous part of another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct View {
+pub struct SlotView {
     /// Slot of the other array.
-    pub of: Slot,
+    pub of: SlotId,
     /// The `dynamic_slice` step whose indices give the offset at run time. It copies nothing.
     pub by: usize,
 }

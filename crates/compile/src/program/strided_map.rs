@@ -1,7 +1,7 @@
 //! An element-wise program with strided stores, as data: its results may be parts of larger arrays.
 
 use super::map::Map;
-use super::type_check::{Checked, holds, inside, map};
+use super::type_check::{CheckResult, holds, inside, map};
 use smallvec::SmallVec;
 use systole_ir::TensorType;
 
@@ -11,12 +11,12 @@ pub struct StridedMap {
     /// The map.
     pub map: Map,
     /// Destination of each of the map's stores.
-    pub stores: Vec<Store>,
+    pub stores: Vec<StridedStore>,
 }
 
 /// Destination of a store.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub struct StridedStore {
     /// Index of the output of the step.
     pub output: usize,
     /// Strides in elements, one for each dimension of the index space.
@@ -27,7 +27,7 @@ pub struct Store {
 
 impl StridedMap {
     /// Whether a store writes element `i` of its output for row-major index `i`.
-    pub fn is_whole(&self, store: &Store) -> bool {
+    pub fn is_whole(&self, store: &StridedStore) -> bool {
         store.offset == 0 && store.strides[..] == self.map.shape.strides()[..]
     }
 
@@ -38,7 +38,7 @@ impl StridedMap {
     }
 
     /// Checks the types of operands and results.
-    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
         map(&self.map, ins)?;
         holds(self.stores.len() == self.map.stores.len(), || "stores without a place".into())?;
         let mut written = vec![0; outs.len()];

@@ -1,6 +1,6 @@
 //! The first elements of sorted lines, as data.
 
-use super::type_check::{Checked, holds};
+use super::type_check::{CheckResult, holds};
 use systole_ir::TensorType;
 use systole_ir::op::Sort;
 
@@ -18,7 +18,7 @@ pub struct TopK {
 
 impl TopK {
     /// Checks the types of operands and results.
-    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
         holds(outs.len() == self.of.len(), || format!("{} results of top_k", outs.len()))?;
         for (&x, out) in self.of.iter().zip(outs) {
             let x = ins.get(x).ok_or("a result of no operand")?;

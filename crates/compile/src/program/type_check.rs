@@ -1,37 +1,37 @@
 //! Type checks that several kernels share. Errors name the operand or result, what it is and what it must be; the
 //! verifier adds the step.
 
-use super::map::{Load, Map};
+use super::map::{Map, MapLoad};
 use systole_ir::{Op, TensorType};
 
 /// The outcome of a check; the error is its message.
-pub type Checked = Result<(), String>;
+pub type CheckResult = Result<(), String>;
 
 /// An error unless the condition holds.
-pub fn holds(condition: bool, what: impl FnOnce() -> String) -> Checked {
+pub fn holds(condition: bool, what: impl FnOnce() -> String) -> CheckResult {
     if condition { Ok(()) } else { Err(what()) }
 }
 
 /// An error unless two types are equal.
-pub fn same(what: &str, have: &TensorType, want: &TensorType) -> Checked {
+pub fn same(what: &str, have: &TensorType, want: &TensorType) -> CheckResult {
     holds(have == want, || format!("{what} is {have}, not {want}"))
 }
 
 /// An error unless two lists have the same types in the same order.
-pub fn alike(what: &str, have: &[TensorType], want: &[TensorType]) -> Checked {
+pub fn alike(what: &str, have: &[TensorType], want: &[TensorType]) -> CheckResult {
     holds(have.len() == want.len(), || format!("{what}: {} of {}", have.len(), want.len()))?;
     have.iter().zip(want).try_for_each(|(have, want)| same(what, have, want))
 }
 
 /// The results have the types that the op infers from its operands.
-pub fn infers(op: &Op, operands: &[TensorType], outs: &[TensorType]) -> Checked {
+pub fn infers(op: &Op, operands: &[TensorType], outs: &[TensorType]) -> CheckResult {
     let operands: Vec<&TensorType> = operands.iter().collect();
     let inferred = op.rule().infer(&operands).map_err(|c| format!("({}) {}", c.label, c.message))?;
     holds(inferred[..] == *outs, || format!("results {outs:?} are not the inferred {inferred:?}"))
 }
 
 /// As [`infers`]; with `bias`, the last operand is a vector along the result's last dimension.
-pub fn op_with_bias(op: &Op, bias: bool, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+pub fn op_with_bias(op: &Op, bias: bool, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
     let Some((last, operands)) = ins.split_last().filter(|_| bias) else { return infers(op, ins, outs) };
     let out = outs.first().ok_or("there is no result")?;
     holds(out.shape.last() == Some(&last.elements()), || format!("a bias {last} for {out}"))?;
@@ -39,9 +39,9 @@ pub fn op_with_bias(op: &Op, bias: bool, ins: &[TensorType], outs: &[TensorType]
 }
 
 /// Loads stay inside their arrays, and every instruction has operands and a result of its types.
-pub fn map(m: &Map, ins: &[TensorType]) -> Checked {
+pub fn map(m: &Map, ins: &[TensorType]) -> CheckResult {
     for (e, load) in m.loads.iter().enumerate() {
-        let Load::Array { input, dtype, strides, offset } = load else { continue };
+        let MapLoad::Array { input, dtype, strides, offset } = load else { continue };
         let ty = ins.get(*input).ok_or_else(|| format!("register {e} reads no input"))?;
         holds(ty.dtype == *dtype, || format!("register {e} reads {ty} as {dtype}"))?;
         inside(m, strides, *offset, ty).map_err(|what| format!("register {e} {what}"))?;
@@ -60,7 +60,7 @@ pub fn map(m: &Map, ins: &[TensorType]) -> Checked {
 }
 
 /// Strides and offset stay inside an array for the whole index space.
-pub fn inside(m: &Map, strides: &[usize], offset: usize, ty: &TensorType) -> Checked {
+pub fn inside(m: &Map, strides: &[usize], offset: usize, ty: &TensorType) -> CheckResult {
     holds(strides.len() == m.shape.rank(), || "has strides of another rank".into())?;
     let last: usize = m.shape.iter().zip(strides).map(|(n, stride)| n.saturating_sub(1) * stride).sum();
     let fits = m.shape.elements() == 0 || offset + last < ty.elements();
@@ -68,7 +68,7 @@ pub fn inside(m: &Map, strides: &[usize], offset: usize, ty: &TensorType) -> Che
 }
 
 /// Each store fills one output completely.
-pub fn stores(m: &Map, outs: &[TensorType]) -> Checked {
+pub fn stores(m: &Map, outs: &[TensorType]) -> CheckResult {
     holds(m.stores.len() == outs.len(), || format!("{} stores, {} results", m.stores.len(), outs.len()))?;
     for (&e, ty) in m.stores.iter().zip(outs) {
         let fits = m.dtype(e) == ty.dtype && m.shape.elements() == ty.elements();
@@ -78,7 +78,7 @@ pub fn stores(m: &Map, outs: &[TensorType]) -> Checked {
 }
 
 /// Reductions of a map's stores: the inputs are those of the map, then one initial value for each output.
-pub fn reduce(m: &Map, folded: &[bool], ins: &[TensorType], outs: &[TensorType]) -> Checked {
+pub fn reduce(m: &Map, folded: &[bool], ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
     let n = m.stores.len();
     let operands = ins.len().checked_sub(n).ok_or("a fold without an initial value")?;
     holds(folded.len() == m.shape.rank() && outs.len() == n, || "a fold of other dimensions".into())?;

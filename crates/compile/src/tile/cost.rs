@@ -6,11 +6,11 @@
 //! order in which sums are added, and so the bits of the result.
 
 use super::row_rules::{Use, row_op};
-use super::segment::Region;
+use super::segment::BlockSegment;
 use crate::graph::optimize;
-use crate::nested_compiler::Compiler;
-use crate::options::{Blocking, Options};
-use crate::program::{Blocks, Kernel, Location, Schedule, Step, Storage};
+use crate::nested_compiler::NestedCompiler;
+use crate::options::{PipelineOptions, RowBlocksMode};
+use crate::program::{Kernel, Location, ProgramSchedule, RowBlockLoop, SlotStorage, Step};
 use systole_ir::{Graph, Op, Result, ValueId};
 
 /// Nanoseconds per byte moved from or to L2 (`NEAR`), the shared last-level cache and memory.
@@ -45,28 +45,28 @@ const COPIES: usize = 2 << 20;
 const FEWEST_GROUPS: usize = 8;
 
 /// The decision on a segment.
-pub enum Verdict {
+pub enum BlockingDecision {
     /// It runs by blocks. Nanoseconds gained, and nanoseconds that blocks cost beside the arithmetic.
-    Gains(Box<Blocks>, f64, f64),
+    Gains(Box<RowBlockLoop>, f64, f64),
     /// It loses, but may gain without this node.
     Without(usize),
     /// It does not gain.
     Loses,
 }
 
-pub struct Costs<'g> {
+pub struct BlockingCostModel<'g> {
     graph: &'g Graph,
     rows: usize,
     cache: usize,
     /// Rows per block, where blocks are forced and gains are not considered.
     forced: Option<usize>,
     excess_precision: bool,
-    compiler: &'g Compiler,
+    compiler: &'g NestedCompiler,
 }
 
 /// Traffic and work of a segment.
 #[derive(Default)]
-struct Loads {
+struct SegmentTraffic {
     /// Bytes of operands that are read whole, counted once per read.
     weights: f64,
     /// Bytes of operands that are read whole, counted once each.
@@ -88,14 +88,19 @@ struct Loads {
     calls: f64,
 }
 
-impl<'g> Costs<'g> {
-    pub fn new(graph: &'g Graph, rows: usize, options: &Options, compiler: &'g Compiler) -> Costs<'g> {
+impl<'g> BlockingCostModel<'g> {
+    pub fn new(
+        graph: &'g Graph,
+        rows: usize,
+        options: &PipelineOptions,
+        compiler: &'g NestedCompiler,
+    ) -> BlockingCostModel<'g> {
         let (cache, forced) = match options.blocks {
-            Blocking::Off => (0, None),
-            Blocking::Cache(bytes) => (bytes, None),
-            Blocking::Rows(n) => (usize::MAX / 8, Some(n)),
+            RowBlocksMode::Off => (0, None),
+            RowBlocksMode::Cache(bytes) => (bytes, None),
+            RowBlocksMode::Rows(n) => (usize::MAX / 8, Some(n)),
         };
-        Costs { graph, rows, cache, forced, excess_precision: options.excess_precision, compiler }
+        BlockingCostModel { graph, rows, cache, forced, excess_precision: options.excess_precision, compiler }
     }
 
     /// Whether a node reads whole, or sums into, so many bytes per block that no block size can gain.
@@ -117,20 +122,20 @@ impl<'g> Costs<'g> {
         whole.map(|(&v, _)| self.graph.ty(v).bytes()).sum()
     }
 
-    fn sum_bytes(&self, region: &Region<'_>) -> usize {
+    fn sum_bytes(&self, region: &BlockSegment<'_>) -> usize {
         region.sums.iter().map(|&v| region.sum_type(v).bytes()).sum()
     }
 
     /// Loads of the segment, taken from its program for `probe` rows. That is fused, so only materialised arrays count.
-    fn loads(&self, region: &Region<'_>, body: &Schedule, probe: usize) -> Loads {
+    fn loads(&self, region: &BlockSegment<'_>, body: &ProgramSchedule, probe: usize) -> SegmentTraffic {
         let (rows, times) = (self.rows as f64, self.rows as f64 / probe as f64);
         let sums = region.sums.len();
-        let mut l = Loads {
+        let mut l = SegmentTraffic {
             sums: self.sum_bytes(region),
             live: body.arena_bytes as f64 / probe as f64,
             calls: body.steps.len() as f64,
             product_rows: f64::INFINITY,
-            ..Loads::default()
+            ..SegmentTraffic::default()
         };
         let mut uses = vec![0; body.slots.len()];
         for step in &body.steps {
@@ -169,7 +174,7 @@ impl<'g> Costs<'g> {
             }
         }
         // Inputs that are read again and results that are read must stay in cache as well.
-        let stays = |(storage, &uses): (&Storage, &usize)| match storage.place {
+        let stays = |(storage, &uses): (&SlotStorage, &usize)| match storage.place {
             Location::Param(p) if p < sums || region.inputs[p - sums].1 != Use::Rows => 0,
             Location::Param(_) | Location::Result(_) if uses > 1 => storage.bytes,
             _ => 0,
@@ -181,13 +186,19 @@ impl<'g> Costs<'g> {
     /// Whether the program with new segments (`after`), whose blocks cost `inside`, saves at least the fraction
     /// [`SURE`] of what the segments claim. Each segment was judged alone and unfused with its surroundings: the
     /// program without it may fuse away some of the arrays, and a segment must write what another segment reads.
-    pub fn is_better(&self, before: &Schedule, after: &Schedule, inside: f64, claimed: f64) -> bool {
+    pub fn is_better(
+        &self,
+        before: &ProgramSchedule,
+        after: &ProgramSchedule,
+        inside: f64,
+        claimed: f64,
+    ) -> bool {
         let gain = self.traffic(before) - self.traffic(after) - inside;
         self.forced.is_some() || gain > SURE * claimed
     }
 
     /// Nanoseconds of memory traffic of a program: each kernel moves each of its arrays once.
-    pub fn traffic(&self, s: &Schedule) -> f64 {
+    pub fn traffic(&self, s: &ProgramSchedule) -> f64 {
         let of_step = |step: &Step| -> f64 {
             let mut slots: Vec<usize> = step.inputs.iter().chain(&step.outputs).copied().collect();
             slots.sort_unstable();
@@ -207,21 +218,21 @@ impl<'g> Costs<'g> {
         }
     }
 
-    pub fn judge(&self, region: &Region<'_>) -> Result<Verdict> {
+    pub fn judge(&self, region: &BlockSegment<'_>) -> Result<BlockingDecision> {
         let made: usize =
             region.members.iter().flat_map(|&m| &self.graph.nodes[m].outs).map(|t| t.bytes()).sum();
         if let Some(block) = self.forced {
-            let loads = Loads { sums: self.sum_bytes(region), ..Loads::default() };
+            let loads = SegmentTraffic { sums: self.sum_bytes(region), ..SegmentTraffic::default() };
             let blocks = self.blocks(region, &loads, block.clamp(1, self.rows))?;
-            return Ok(Verdict::Gains(Box::new(blocks), made as f64, 0.0));
+            return Ok(BlockingDecision::Gains(Box::new(blocks), made as f64, 0.0));
         }
         if made < self.cache {
-            return Ok(Verdict::Loses);
+            return Ok(BlockingDecision::Loses);
         }
         let probe = PROBE.min(self.rows);
         let loads = self.loads(region, &self.program(region, probe)?, probe);
         if loads.saved < WORTH {
-            return Ok(Verdict::Loses);
+            return Ok(BlockingDecision::Loses);
         }
         let costs: Vec<(usize, f64)> =
             sizes(self.rows).map(|block| (block, self.cost(&loads, block))).collect();
@@ -230,13 +241,13 @@ impl<'g> Costs<'g> {
         if gain > WORTH.max(SURE * loads.saved) {
             let alike = costs.iter().filter(|c| c.1 <= ALIKE * cost).map(|c| c.0);
             let block = alike.max().unwrap_or(1);
-            return Ok(Verdict::Gains(Box::new(self.blocks(region, &loads, block)?), gain, cost));
+            return Ok(BlockingDecision::Gains(Box::new(self.blocks(region, &loads, block)?), gain, cost));
         }
-        Ok(self.heaviest(region).map_or(Verdict::Loses, Verdict::Without))
+        Ok(self.heaviest(region).map_or(BlockingDecision::Loses, BlockingDecision::Without))
     }
 
     /// Nanoseconds that blocks of a size cost in all, beside the arithmetic.
-    fn cost(&self, l: &Loads, block: usize) -> f64 {
+    fn cost(&self, l: &SegmentTraffic, block: usize) -> f64 {
         let (cache, rows, block) = (self.cache as f64, self.rows as f64, block as f64);
         let (count, sums) = ((rows / block).ceil(), l.sums as f64);
         // The live rows of a block have priority in cache; weights and sums, touched once per block, get the rest.
@@ -260,7 +271,7 @@ impl<'g> Costs<'g> {
     }
 
     /// The member with the most bytes of sums and whole operands per block, if these are more than 1/16 of the cache.
-    fn heaviest(&self, region: &Region<'_>) -> Option<usize> {
+    fn heaviest(&self, region: &BlockSegment<'_>) -> Option<usize> {
         let weight = |m: usize| {
             let sums: usize =
                 region.sums.iter().filter(|v| v.index() == m).map(|&v| self.graph.ty(v).bytes()).sum();
@@ -275,21 +286,26 @@ impl<'g> Costs<'g> {
         most.min(count)
     }
 
-    fn program(&self, region: &Region<'_>, block: usize) -> Result<Schedule> {
+    fn program(&self, region: &BlockSegment<'_>, block: usize) -> Result<ProgramSchedule> {
         let (body, _) = optimize(&region.body(block))?;
         let donated = (0..region.sums.len()).collect();
         let excess_precision = self.excess_precision;
         (self.compiler.schedule)(
             &body,
-            &Options { donated, state_at: Some(0), blocks: Blocking::Off, excess_precision },
+            &PipelineOptions { donated, state_at: Some(0), blocks: RowBlocksMode::Off, excess_precision },
         )
     }
 
-    fn blocks(&self, region: &Region<'_>, loads: &Loads, block: usize) -> Result<Blocks> {
+    fn blocks(
+        &self,
+        region: &BlockSegment<'_>,
+        loads: &SegmentTraffic,
+        block: usize,
+    ) -> Result<RowBlockLoop> {
         let row_bytes = |v: ValueId| self.graph.ty(v).bytes() / self.rows;
         let rest = self.rows % block;
         let row_of = |&(v, how): &(ValueId, Use)| (how == Use::Rows).then(|| row_bytes(v));
-        Ok(Blocks {
+        Ok(RowBlockLoop {
             body: self.program(region, block)?,
             rest: if rest == 0 { None } else { Some(self.program(region, rest)?) },
             rows: self.rows,

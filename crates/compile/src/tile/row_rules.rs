@@ -3,14 +3,14 @@
 
 use crate::graph::layout::transpose_weights::FEW;
 use smallvec::smallvec;
-use systole_ir::op::{Binary, DotGeneral, NodeView, RowOp, Rows};
+use systole_ir::op::{Binary, DotGeneral, NodeView, RowBlocking, RowOp};
 use systole_ir::{Graph, Node, Op, TensorType};
 
 pub use systole_ir::op::{RowUse as Use, row_dims as prefix, sum_type};
 
 /// The type of `block` rows of a value that has `rows` rows: its row dimensions become one of size `block`.
 pub fn block_type(ty: &TensorType, rows: usize, block: usize) -> Option<TensorType> {
-    Some(ty.with_shape(Rows { rows, block }.cut(ty)?.shape(ty)))
+    Some(ty.with_shape(RowBlocking { rows, block }.cut(ty)?.shape(ty)))
 }
 
 /// The op of `node` for `block` of `rows` rows (at least 2); `None` where it does not work by rows.
@@ -19,7 +19,7 @@ pub fn block_type(ty: &TensorType, rows: usize, block: usize) -> Option<TensorTy
 /// (see [`crate::graph::layout::transpose_weights`]); it is transposed once, not in each block.
 pub fn row_op(graph: &Graph, node: &Node, rows: usize, block: usize) -> Option<RowOp> {
     let at = NodeView { graph, node };
-    let row = at.row_op(Rows { rows, block })?;
+    let row = at.row_op(RowBlocking { rows, block })?;
     match &row.op {
         Op::DotGeneral(d)
             if row.uses[..] == [Use::Rows, Use::Whole]

@@ -10,7 +10,7 @@ use systole_ir::op::{Constant, Convert, Parameter, Reduce};
 use systole_ir::{Graph, Literal, Node, Op, TensorType, ValueId, bug};
 
 /// Nodes that work by rows, with the values that enter and leave the segment.
-pub struct Region<'g> {
+pub struct BlockSegment<'g> {
     pub graph: &'g Graph,
     pub rows: usize,
     /// In graph order.
@@ -35,11 +35,11 @@ pub fn base(graph: &Graph, mut v: ValueId) -> Option<ValueId> {
     }
 }
 
-impl<'g> Region<'g> {
+impl<'g> BlockSegment<'g> {
     /// `needed`: values of the members that are read outside.
     pub fn new(graph: &'g Graph, rows: usize, members: Vec<usize>, needed: Vec<ValueId>) -> Self {
         let mut region =
-            Region { graph, rows, members, inputs: Vec::new(), sums: Vec::new(), outs: Vec::new() };
+            BlockSegment { graph, rows, members, inputs: Vec::new(), sums: Vec::new(), outs: Vec::new() };
         let sums = |v: &ValueId| row_op(graph, graph.node(*v), rows, rows).is_some_and(|r| r.sums);
         (region.sums, region.outs) = needed.into_iter().partition(sums);
         for m in region.members.clone() {
@@ -119,7 +119,7 @@ impl<'g> Region<'g> {
     }
 
     fn build(&self, block: Option<usize>) -> Graph {
-        let mut b = Builder {
+        let mut b = SegmentGraphBuilder {
             region: self,
             block,
             new: Rewriter::default(),
@@ -164,8 +164,8 @@ impl<'g> Region<'g> {
     }
 }
 
-struct Builder<'r, 'g> {
-    region: &'r Region<'g>,
+struct SegmentGraphBuilder<'r, 'g> {
+    region: &'r BlockSegment<'g>,
     /// Rows of a block; `None`: all rows, with the graph's own ops.
     block: Option<usize>,
     new: Rewriter,
@@ -173,7 +173,7 @@ struct Builder<'r, 'g> {
     params: Vec<ValueId>,
 }
 
-impl Builder<'_, '_> {
+impl SegmentGraphBuilder<'_, '_> {
     fn parameter(&mut self, ty: TensorType, like: &Node) -> ValueId {
         let v = self.new.push(Parameter { index: self.params.len(), ty }, &[], like);
         self.params.push(v);

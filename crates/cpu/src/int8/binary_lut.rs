@@ -1,11 +1,11 @@
 //! Functions of two bytes, of which one operand may be repeated: by a formula where one gives the same for all pairs, else by a table.
 
-use crate::int8::isa::Unit;
-use crate::int8::output_quantization::{Output, Scale, fast_ends};
+use crate::int8::isa::Int8Isa;
+use crate::int8::output_quantization::{OutputQuantization, OutputScale, fast_ends};
 use crate::int8::parallel_blocks::in_chunks;
-use crate::machine::thread_pool::Team;
-use crate::simd::int8::add_sub::Linear;
-use crate::simd::int8::binary_formula::{Formula, Pairs as Call, Product, pairs};
+use crate::machine::thread_pool::ThreadPool;
+use crate::simd::int8::add_sub::LinearFormula;
+use crate::simd::int8::binary_formula::{BinaryArgs as Call, BinaryFormula, ProductFormula, pairs};
 
 /// Elements of a part that a thread takes.
 const PART: usize = 1 << 14;
@@ -14,7 +14,7 @@ const RUN: usize = 16;
 
 /// What a function of two bytes may be.
 #[derive(Clone, Copy, Debug)]
-pub enum Likely {
+pub enum FormulaHint {
     /// The lesser one.
     Least,
     /// The greater one.
@@ -29,21 +29,21 @@ pub enum Likely {
 
 /// A function of two bytes.
 #[derive(Debug)]
-pub struct Pairs {
+pub struct BinaryLut {
     entries: Box<[i8; 65536]>,
     bounds: [i8; 2],
-    formula: Option<(Unit, Formula)>,
+    formula: Option<(Int8Isa, BinaryFormula)>,
 }
 
 fn byte(q: i8) -> usize {
     usize::from((q as u8) ^ 0x80)
 }
 
-impl Pairs {
+impl BinaryLut {
     /// Of the results of all pairs: `entries[256 · (a + 128) + b + 128]`.
-    pub fn new(unit: Unit, entries: Box<[i8; 65536]>, likely: Likely) -> Pairs {
+    pub fn new(unit: Int8Isa, entries: Box<[i8; 65536]>, likely: FormulaHint) -> BinaryLut {
         let bounds = [entries.iter().min(), entries.iter().max()].map(|v| v.copied().unwrap_or(0));
-        let mut own = Pairs { entries, bounds, formula: None };
+        let mut own = BinaryLut { entries, bounds, formula: None };
         own.formula = own.guess(unit, likely).map(|formula| (unit, formula)).filter(|f| own.holds(f));
         own
     }
@@ -53,21 +53,21 @@ impl Pairs {
         self.formula.is_some()
     }
 
-    fn guess(&self, unit: Unit, likely: Likely) -> Option<Formula> {
+    fn guess(&self, unit: Int8Isa, likely: FormulaHint) -> Option<BinaryFormula> {
         let [low, high] = self.bounds.map(i32::from);
         match likely {
-            Likely::Least => Some(Formula::Least),
-            Likely::Greatest => Some(Formula::Greatest),
-            Likely::Sum(slopes) => {
+            FormulaHint::Least => Some(BinaryFormula::Least),
+            FormulaHint::Greatest => Some(BinaryFormula::Greatest),
+            FormulaHint::Sum(slopes) => {
                 let exact: Vec<i64> = self.entries.iter().map(|y| i64::from(*y)).collect();
-                Linear::fit(slopes, &exact, [low, high]).map(Formula::Linear)
+                LinearFormula::fit(slopes, &exact, [low, high]).map(BinaryFormula::Linear)
             }
-            Likely::Product(zeros, scale, zero) => {
-                let scale = Scale::Fixed(vec![scale]);
-                let output = Output { bias: None, scale, zero, low, high };
+            FormulaHint::Product(zeros, scale, zero) => {
+                let scale = OutputScale::Fixed(vec![scale]);
+                let output = OutputQuantization { bias: None, scale, zero, low, high };
                 let near = fast_ends(unit, &output, &[0], &[255 * 255])?.near?;
                 let first = |list: &[f32]| list.first().copied();
-                Some(Formula::Product(Product {
+                Some(BinaryFormula::Product(ProductFormula {
                     zeros,
                     constant: -*near.shift.first()?,
                     line: [first(&near.high)?, first(&near.low)?],
@@ -76,12 +76,12 @@ impl Pairs {
                     limit: *near.limit.first()?,
                 }))
             }
-            Likely::Other => None,
+            FormulaHint::Other => None,
         }
     }
 
     /// Whether the formula gives the same for all pairs.
-    fn holds(&self, formula: &(Unit, Formula)) -> bool {
+    fn holds(&self, formula: &(Int8Isa, BinaryFormula)) -> bool {
         let all: [i8; 256] = std::array::from_fn(|i| (i as i32 - 128) as i8);
         let mut y = [0; 256];
         self.entries.as_chunks::<256>().0.iter().zip(&all).all(|(row, a)| {
@@ -91,7 +91,7 @@ impl Pairs {
     }
 
     /// `y[i] = f(a[i], b[i])`, or `b[0]` for all where there is no other.
-    fn call(&self, (unit, formula): &(Unit, Formula), a: &[i8], b: &[i8], y: &mut [i8]) {
+    fn call(&self, (unit, formula): &(Int8Isa, BinaryFormula), a: &[i8], b: &[i8], y: &mut [i8]) {
         assert!(a.len() >= y.len() && (b.len() == 1 || b.len() >= y.len()), "{} and {}", a.len(), b.len());
         let call = Call {
             how: formula,
@@ -107,7 +107,7 @@ impl Pairs {
     }
 
     /// `y[i] = f(a[i], b)`, where `b` is `b[(i / inner) % b.len()]`.
-    pub fn run(&self, team: &Team, a: &[i8], b: &[i8], inner: usize, y: &mut [i8]) {
+    pub fn run(&self, team: &ThreadPool, a: &[i8], b: &[i8], inner: usize, y: &mut [i8]) {
         let inner = inner.max(1);
         if b.is_empty() {
             return;
@@ -126,7 +126,7 @@ impl Pairs {
 
     fn by_formula(
         &self,
-        formula: &(Unit, Formula),
+        formula: &(Int8Isa, BinaryFormula),
         mut a: &[i8],
         (b, inner, first): (&[i8], usize, usize),
         mut y: &mut [i8],

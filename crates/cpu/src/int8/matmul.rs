@@ -4,18 +4,18 @@
 //! not end too near the array's end; windows are gathered, or, where windows move by one and channels fill whole steps, read
 //! from a copy of the picture with a border, whose pixels follow each other as rows do.
 
-use crate::int8::isa::Unit;
-use crate::int8::output_quantization::{Output, ends, fast_ends, starts};
-use crate::int8::packed_weights::Packed;
-use crate::int8::parallel_blocks::Shared;
-use crate::int8::staging::{Picture, SLACK, widen};
-use crate::int8::windows::Along;
+use crate::int8::isa::Int8Isa;
+use crate::int8::output_quantization::{OutputQuantization, ends, fast_ends, starts};
+use crate::int8::packed_weights::PackedInt8Weights;
+use crate::int8::parallel_blocks::SharedAddress;
+use crate::int8::staging::{ConvInput, SLACK, widen};
+use crate::int8::windows::Int8WindowDim;
 use crate::kernel::with_scratch;
-use crate::machine::thread_pool::{self, Team};
-use crate::simd::int8::accumulator_block::Block;
-use crate::simd::int8::add_sub::RowSums;
-use crate::simd::int8::requantize::Ends;
-use crate::simd::int8::{COLUMNS, Form, ROWS, STEP};
+use crate::machine::thread_pool::{self, ThreadPool};
+use crate::simd::int8::accumulator_block::AccumulatorBlock;
+use crate::simd::int8::add_sub::Int8RowSums;
+use crate::simd::int8::requantize::RequantizeParams;
+use crate::simd::int8::{COLUMNS, Int8WeightLayout, ROWS, STEP};
 use std::ops::Range;
 
 /// Bytes of rows that a task stages at a time: they stay in L2.
@@ -35,71 +35,84 @@ const BLOCKS: usize = 32;
 
 /// Where rows come from.
 #[derive(Clone, Copy, Debug)]
-enum Source {
+enum RowSource {
     /// They are the input's.
     Rows,
     /// They are gathered.
-    Windows(Picture),
+    Windows(ConvInput),
     /// They are pixels of a picture with its border; each step of a row is a part of one place of the window.
-    Bordered(Picture),
+    Bordered(ConvInput),
 }
 
 /// A layer that multiplies bytes: weights are packed once.
-pub struct Product {
-    unit: Unit,
-    packed: Packed,
-    ends: Ends,
+pub struct Int8Matmul {
+    unit: Int8Isa,
+    packed: PackedInt8Weights,
+    ends: RequantizeParams,
     k: usize,
     n: usize,
-    from: Source,
+    from: RowSource,
     steps: Vec<usize>,
 }
 
-impl Product {
+impl Int8Matmul {
     /// `x: i8[M, K]`, `w: i8[N, K] → i8[M, N]`. `None`: a number could leave 32 bits, or sizes do not fit.
-    pub fn dense(unit: Unit, w: &[i8], k: usize, input_zero: i32, output: &Output) -> Option<Product> {
-        Product::new(unit, w, k, input_zero, output, Source::Rows, true)
+    pub fn dense(
+        unit: Int8Isa,
+        w: &[i8],
+        k: usize,
+        input_zero: i32,
+        output: &OutputQuantization,
+    ) -> Option<Int8Matmul> {
+        Int8Matmul::new(unit, w, k, input_zero, output, RowSource::Rows, true)
     }
 
-    /// As [`Product::dense`], made sooner and a little slower: for weights that are multiplied once.
-    pub fn dense_once(unit: Unit, w: &[i8], k: usize, input_zero: i32, output: &Output) -> Option<Product> {
-        Product::new(unit, w, k, input_zero, output, Source::Rows, false)
+    /// As [`Int8Matmul::dense`], made sooner and a little slower: for weights that are multiplied once.
+    pub fn dense_once(
+        unit: Int8Isa,
+        w: &[i8],
+        k: usize,
+        input_zero: i32,
+        output: &OutputQuantization,
+    ) -> Option<Int8Matmul> {
+        Int8Matmul::new(unit, w, k, input_zero, output, RowSource::Rows, false)
     }
 
     /// `x: i8[B, H, W, C]`, `w: i8[N, h, w, C] → i8[B, H', W', N]`; `along`: lines and columns.
     pub fn convolution(
-        unit: Unit,
+        unit: Int8Isa,
         w: &[i8],
-        along: [Along; 2],
+        along: [Int8WindowDim; 2],
         channels: usize,
         input_zero: i32,
-        output: &Output,
-    ) -> Option<Product> {
+        output: &OutputQuantization,
+    ) -> Option<Int8Matmul> {
         let [rows, columns] = along;
         let k = rows.window.checked_mul(columns.window)?.checked_mul(channels).filter(|k| *k > 0)?;
         let zero = i8::try_from(input_zero).ok()?;
-        let picture = Picture { rows, columns, channels, zero };
-        let is_pixel = |a: &Along| a.window == 1 && a.stride == 1 && a.before == 0 && a.positions == a.size;
+        let picture = ConvInput { rows, columns, channels, zero };
+        let is_pixel =
+            |a: &Int8WindowDim| a.window == 1 && a.stride == 1 && a.before == 0 && a.positions == a.size;
         let n = w.len() / k;
         let from = if along.iter().all(is_pixel) {
-            Source::Rows
+            RowSource::Rows
         } else if in_place(unit, &picture, n) {
-            Source::Bordered(picture)
+            RowSource::Bordered(picture)
         } else {
-            Source::Windows(picture)
+            RowSource::Windows(picture)
         };
-        Product::new(unit, w, k, input_zero, output, from, true)
+        Int8Matmul::new(unit, w, k, input_zero, output, from, true)
     }
 
     fn new(
-        unit: Unit,
+        unit: Int8Isa,
         w: &[i8],
         k: usize,
         zero: i32,
-        output: &Output,
-        from: Source,
+        output: &OutputQuantization,
+        from: RowSource,
         is_kept: bool,
-    ) -> Option<Product> {
+    ) -> Option<Int8Matmul> {
         if k == 0 || w.is_empty() || !w.len().is_multiple_of(k) {
             return None;
         }
@@ -113,10 +126,10 @@ impl Product {
             true => fast_ends(unit, output, &start, &bounds)?,
             false => ends(output, &start, &bounds)?,
         };
-        let packed = Packed::new(unit.form(), w, n, k);
+        let packed = PackedInt8Weights::new(unit.form(), w, n, k);
         let steps = match from {
-            Source::Rows | Source::Windows(_) => (0..packed.steps).map(|s| s * STEP).collect(),
-            Source::Bordered(p) => {
+            RowSource::Rows | RowSource::Windows(_) => (0..packed.steps).map(|s| s * STEP).collect(),
+            RowSource::Bordered(p) => {
                 let [_, line] = p.bordered();
                 let place = |at: usize| {
                     let (ky, kx) = (at / p.columns.window, at % p.columns.window);
@@ -126,38 +139,38 @@ impl Product {
                 (0..packed.steps).map(|s| place(s / each) + s % each * STEP).collect()
             }
         };
-        Some(Product { unit, packed, ends, k, n, from, steps })
+        Some(Int8Matmul { unit, packed, ends, k, n, from, steps })
     }
 
     /// Whether all rows are written anew before they are multiplied.
     fn stages(&self) -> bool {
-        matches!(self.from, Source::Windows(_)) || self.unit.form() == Form::Pairs
+        matches!(self.from, RowSource::Windows(_)) || self.unit.form() == Int8WeightLayout::Pairs
     }
 
     /// Computes all rows of `x`; `y` has room for the result.
-    pub fn run(&self, team: &Team, x: &[i8], y: &mut [i8]) {
+    pub fn run(&self, team: &ThreadPool, x: &[i8], y: &mut [i8]) {
         let (images, rows) = match &self.from {
-            Source::Rows => (1, x.len() / self.k),
-            Source::Windows(p) => (1, x.len() / p.size() * p.positions()),
-            Source::Bordered(p) => {
+            RowSource::Rows => (1, x.len() / self.k),
+            RowSource::Windows(p) => (1, x.len() / p.size() * p.positions()),
+            RowSource::Bordered(p) => {
                 let [_, line] = p.bordered();
                 (x.len() / p.size(), (p.rows.positions - 1) * line + p.columns.positions)
             }
         };
         let made = match &self.from {
-            Source::Bordered(p) => images * p.positions(),
+            RowSource::Bordered(p) => images * p.positions(),
             _ => rows,
         };
         assert_eq!(y.len(), made * self.n, "the result of {made} rows and {} columns", self.n);
-        let y = Shared(y.as_mut_ptr());
-        let work = Work { product: self, x, y: &y, bordered: std::ptr::null(), size: 0, rows, images };
+        let y = SharedAddress(y.as_mut_ptr());
+        let work = MatmulTask { product: self, x, y: &y, bordered: std::ptr::null(), size: 0, rows, images };
         match &self.from {
-            Source::Bordered(p) => {
+            RowSource::Bordered(p) => {
                 let [h, w] = p.bordered();
                 let size = h * w * p.channels;
                 // Whole tiles of rows are read.
                 with_scratch(images * size + ROWS * p.channels, |to| {
-                    let to = Shared(to.cast::<i8>());
+                    let to = SharedAddress(to.cast::<i8>());
                     team.run(images * h, (images * size) as f64 / 8.0, &|line| {
                         let (n, y) = (line / h, line % h);
                         // SAFETY: each line has its own part.
@@ -165,7 +178,7 @@ impl Product {
                     });
                     // SAFETY: the end of the scratch, which is read and whose sums are dropped.
                     unsafe { to.at(images * size).write_bytes(0, ROWS * p.channels) };
-                    Work { bordered: to.at(0).cast(), size, ..work }.run_on(team);
+                    MatmulTask { bordered: to.at(0).cast(), size, ..work }.run_on(team);
                 });
             }
             _ => work.run_on(team),
@@ -175,13 +188,13 @@ impl Product {
 
 /// Whether a picture with its border is worth more than windows gathered: gathering costs as much as products with so many
 /// columns, the border as many more rows.
-fn in_place(unit: Unit, p: &Picture, n: usize) -> bool {
-    let small = |a: &Along| (a.window - 1).checked_mul(a.dilation).is_some_and(|more| more <= a.size);
+fn in_place(unit: Int8Isa, p: &ConvInput, n: usize) -> bool {
+    let small = |a: &Int8WindowDim| (a.window - 1).checked_mul(a.dilation).is_some_and(|more| more <= a.size);
     if p.size() > MOST_PICTURE || ![p.rows, p.columns].iter().all(small) {
         return false;
     }
     let [_, line] = p.bordered();
-    unit.form() != Form::Pairs
+    unit.form() != Int8WeightLayout::Pairs
         && p.channels.is_multiple_of(STEP)
         && p.rows.stride == 1
         && p.columns.stride == 1
@@ -189,7 +202,7 @@ fn in_place(unit: Unit, p: &Picture, n: usize) -> bool {
 }
 
 /// Up to [`ROWS`] rows that are ready to be multiplied.
-struct Ready {
+struct StagedRows {
     a: *const u8,
     a_row: usize,
     corrections: [i32; ROWS],
@@ -199,7 +212,7 @@ struct Ready {
 }
 
 /// How the work of a product is shared out.
-struct Shares {
+struct MatmulPartition {
     /// Rows of a task, and parts of the columns.
     per_task: usize,
     groups: usize,
@@ -209,10 +222,10 @@ struct Shares {
 
 /// One run of a product.
 #[derive(Clone, Copy)]
-struct Work<'a> {
-    product: &'a Product,
+struct MatmulTask<'a> {
+    product: &'a Int8Matmul,
     x: &'a [i8],
-    y: &'a Shared<i8>,
+    y: &'a SharedAddress<i8>,
     /// The pictures with their borders, and the size of one.
     bordered: *const u8,
     size: usize,
@@ -222,16 +235,16 @@ struct Work<'a> {
 }
 
 // SAFETY: the addresses are of arrays that all threads read.
-unsafe impl Sync for Work<'_> {}
+unsafe impl Sync for MatmulTask<'_> {}
 
-impl Work<'_> {
+impl MatmulTask<'_> {
     /// Shares tasks among threads.
-    fn run_on(&self, team: &Team) {
+    fn run_on(&self, team: &ThreadPool) {
         let p = self.product;
         // Within another loop this one runs on one thread.
         let threads = if thread_pool::inside() { 1 } else { team.threads() };
         let panels = p.n.div_ceil(COLUMNS);
-        let Shares { per_task, groups, .. } = self.shares(threads);
+        let MatmulPartition { per_task, groups, .. } = self.shares(threads);
         let parts = self.rows.div_ceil(per_task);
         let tasks = self.images * parts;
         // Few rows take as long as it takes to read the weights.
@@ -249,11 +262,11 @@ impl Work<'_> {
 
     /// The way to share the work that is done first: by rows alone, or by columns, too; in whole blocks of rows where parts of
     /// them gain little.
-    fn shares(&self, threads: usize) -> Shares {
+    fn shares(&self, threads: usize) -> MatmulPartition {
         let p = self.product;
         let groups = threads.clamp(1, p.n.div_ceil(COLUMNS));
         let least = p.unit.least_rows();
-        let sooner = |a: Shares, b: Shares| if 33 * b.time < 32 * a.time { b } else { a };
+        let sooner = |a: MatmulPartition, b: MatmulPartition| if 33 * b.time < 32 * a.time { b } else { a };
         let of =
             |groups| sooner(self.shares_of(threads, groups, ROWS), self.shares_of(threads, groups, least));
         let (by_rows, by_columns) = (of(1), of(groups));
@@ -273,7 +286,7 @@ impl Work<'_> {
     }
 
     /// Shares of so many groups of columns and of multiples of `each` rows, and how long they take.
-    fn shares_of(&self, threads: usize, groups: usize, each: usize) -> Shares {
+    fn shares_of(&self, threads: usize, groups: usize, each: usize) -> MatmulPartition {
         let p = self.product;
         let panels = p.n.div_ceil(COLUMNS);
         // As many tasks for each thread, where pictures are not shared out as they are.
@@ -284,7 +297,7 @@ impl Work<'_> {
         let per_task = self.rows.div_ceil(parts.max(1)).next_multiple_of(each).max(each);
         let tasks = self.images * self.rows.div_ceil(per_task) * groups;
         let columns = panels.div_ceil(groups) * COLUMNS + if p.stages() { p.unit.gathering() } else { 0 };
-        Shares { per_task, groups, time: tasks.div_ceil(threads) * per_task * columns }
+        MatmulPartition { per_task, groups, time: tasks.div_ceil(threads) * per_task * columns }
     }
 
     fn task(&self, image: usize, from: usize, rows: usize, panels: Range<usize>) {
@@ -297,12 +310,12 @@ impl Work<'_> {
                 // SAFETY: each tile has its part of the scratch; the row that is being widened stands behind all.
                 unsafe { self.ready(image, first, own, scratch.add(at * pitch), scratch.add(staged)) }
             };
-            let ready: Vec<Ready> = (0..rows).step_by(ROWS).map(one).collect();
+            let ready: Vec<StagedRows> = (0..rows).step_by(ROWS).map(one).collect();
             let configured = self.product.unit.configure();
             let (each, end) = ((BLOCKS / ready.len().max(1)).max(1), panels.end);
             for first in panels.step_by(each) {
                 let some = (first..end.min(first + each)).flat_map(|n| ready.iter().map(move |r| (n, r)));
-                let blocks: Vec<Block> = some.map(|(panel, r)| self.block(panel, r)).collect();
+                let blocks: Vec<AccumulatorBlock> = some.map(|(panel, r)| self.block(panel, r)).collect();
                 // SAFETY: rows are staged or have been found to lie whole in their array; tasks write to rows and columns of
                 // their own.
                 unsafe { configured.blocks(&blocks) };
@@ -310,9 +323,9 @@ impl Work<'_> {
         });
     }
 
-    fn block<'b>(&'b self, panel: usize, r: &'b Ready) -> Block<'b> {
+    fn block<'b>(&'b self, panel: usize, r: &'b StagedRows) -> AccumulatorBlock<'b> {
         let p = self.product;
-        Block {
+        AccumulatorBlock {
             a: r.a,
             a_row: r.a_row,
             steps: &p.steps,
@@ -331,11 +344,18 @@ impl Work<'_> {
     ///
     /// # Safety
     /// `to` has room for [`ROWS`] rows, `spare` for one and [`SLACK`] bytes.
-    unsafe fn ready(&self, image: usize, first: usize, rows: usize, to: *mut u8, spare: *mut u8) -> Ready {
+    unsafe fn ready(
+        &self,
+        image: usize,
+        first: usize,
+        rows: usize,
+        to: *mut u8,
+        spare: *mut u8,
+    ) -> StagedRows {
         let p = self.product;
         let (pitch, k) = (p.packed.pitch(), p.k);
         let to_row = |row: Option<usize>| row.map_or(std::ptr::null_mut(), |row| self.y.at(row * p.n));
-        let mut ready = Ready {
+        let mut ready = StagedRows {
             a: to,
             a_row: pitch,
             corrections: [0; ROWS],
@@ -343,7 +363,7 @@ impl Work<'_> {
             to: std::array::from_fn(|i| to_row((i < rows).then_some(first + i))),
         };
         match &p.from {
-            Source::Bordered(picture) => {
+            RowSource::Bordered(picture) => {
                 let [_, line] = picture.bordered();
                 ready.a = self.bordered.wrapping_add(image * self.size + first * picture.channels);
                 ready.a_row = picture.channels;
@@ -353,11 +373,11 @@ impl Work<'_> {
                     to_row((i < rows && ox < w).then_some(own + oy * w + ox))
                 });
             }
-            Source::Rows if p.unit.form() != Form::Pairs && self.reaches(first, rows) => {
+            RowSource::Rows if p.unit.form() != Int8WeightLayout::Pairs && self.reaches(first, rows) => {
                 ready.a = self.x.as_ptr().wrapping_add(first * k).cast();
                 ready.a_row = k;
             }
-            Source::Rows => {
+            RowSource::Rows => {
                 let row = |i: usize, to: *mut i8| {
                     let from = &self.x[(first + i) * k..(first + i + 1) * k];
                     // SAFETY: rows have room for all of K.
@@ -366,15 +386,15 @@ impl Work<'_> {
                 // SAFETY: by the caller's promise.
                 unsafe { self.stage(rows, to, spare, row) };
             }
-            Source::Windows(picture) => {
+            RowSource::Windows(picture) => {
                 // SAFETY: by the caller's promise; what a short copy writes too much is the next row's.
                 let row = |i: usize, to: *mut i8| unsafe { picture.window(self.x, first + i, to) };
                 // SAFETY: by the caller's promise.
                 unsafe { self.stage(rows, to, spare, row) };
             }
         }
-        if p.unit.form() == Form::Above {
-            let sums = RowSums {
+        if p.unit.form() == Int8WeightLayout::Above {
+            let sums = Int8RowSums {
                 a: ready.a,
                 a_row: ready.a_row,
                 rows,
@@ -402,14 +422,14 @@ impl Work<'_> {
             let to = to.wrapping_add(i * pitch);
             // SAFETY: by the caller's promise.
             unsafe {
-                if p.unit.form() == Form::Pairs {
+                if p.unit.form() == Int8WeightLayout::Pairs {
                     row(i, spare.cast());
                     widen(spare.cast(), k, to.cast());
                     to.add(2 * k).write_bytes(0, pitch - 2 * k);
                 } else {
                     row(i, to.cast());
                     // Tiles multiply what follows by zeros.
-                    if p.unit.form() != Form::Signed {
+                    if p.unit.form() != Int8WeightLayout::Signed {
                         to.add(k).write_bytes(0, pitch - k);
                     }
                 }

@@ -28,10 +28,10 @@ mod staging;
 mod tests;
 mod windows;
 
-pub use binary_lut::{Likely, Pairs};
-pub use elementwise::{Addition, table};
-pub use isa::Unit;
-pub use matmul::Product;
-pub use output_quantization::{Output, Scale};
+pub use binary_lut::{BinaryLut, FormulaHint};
+pub use elementwise::{Int8Add, table};
+pub use isa::Int8Isa;
+pub use matmul::Int8Matmul;
+pub use output_quantization::{OutputQuantization, OutputScale};
 pub use parallel_blocks::in_chunks;
-pub use windows::{Along, Depthwise, Pool, Pooling};
+pub use windows::{Int8DepthwiseConv, Int8Pool, Int8WindowDim, PoolMode};

@@ -1,16 +1,16 @@
 //! A parallel loop over parts of an array.
 
-use crate::machine::thread_pool::Team;
+use crate::machine::thread_pool::ThreadPool;
 
 /// An address that threads share.
-pub(super) struct Shared<T>(pub *mut T);
+pub(super) struct SharedAddress<T>(pub *mut T);
 
 // SAFETY: who uses the address writes to parts that no other thread touches.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for SharedAddress<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for SharedAddress<T> {}
 
-impl<T> Shared<T> {
+impl<T> SharedAddress<T> {
     pub(super) fn at(&self, at: usize) -> *mut T {
         self.0.wrapping_add(at)
     }
@@ -25,14 +25,14 @@ impl<T> Shared<T> {
 /// assert_eq!(y, [0, 0, 1, 1, 2]);
 /// ```
 pub fn in_chunks<T: Send>(
-    team: &Team,
+    team: &ThreadPool,
     y: &mut [T],
     size: usize,
     work_ns: f64,
     f: impl Fn(usize, &mut [T]) + Sync,
 ) {
     let (length, size) = (y.len(), size.max(1));
-    let to = Shared(y.as_mut_ptr());
+    let to = SharedAddress(y.as_mut_ptr());
     team.run(length.div_ceil(size), work_ns, &|n| {
         let from = n * size;
         // SAFETY: parts of one array, each for one call.

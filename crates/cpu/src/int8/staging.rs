@@ -1,12 +1,12 @@
 //! Rows of products that are made of pictures: windows gathered (im2col), and pictures with a border.
 
-use crate::int8::windows::Along;
+use crate::int8::windows::Int8WindowDim;
 
 /// Pictures, and the windows that move over them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Picture {
-    pub rows: Along,
-    pub columns: Along,
+pub(super) struct ConvInput {
+    pub rows: Int8WindowDim,
+    pub columns: Int8WindowDim,
     pub channels: usize,
     /// What lies outside.
     pub zero: i8,
@@ -15,7 +15,7 @@ pub(super) struct Picture {
 /// Bytes that a short copy may read and write too much.
 pub(super) const SLACK: usize = 32;
 
-impl Picture {
+impl ConvInput {
     /// Bytes of a picture, and its windows.
     pub fn size(&self) -> usize {
         self.rows.size * self.columns.size * self.channels
@@ -69,7 +69,7 @@ impl Picture {
     /// Where a window begins in its picture, if it has no gaps and lies whole inside.
     #[inline(always)]
     fn inside(&self, oy: usize, ox: usize) -> Option<usize> {
-        let first = |a: &Along, at: usize| {
+        let first = |a: &Int8WindowDim, at: usize| {
             let first = (at * a.stride).checked_sub(a.before)?;
             (a.dilation == 1 && first + a.window <= a.size).then_some(first)
         };

@@ -3,7 +3,7 @@
 //! A copy has a list of dimensions, each with a size and a stride in source and destination. Dimensions that are
 //! contiguous to each other on both sides are merged. Two-dimensional transposition is blocked for cache lines.
 
-use crate::kernel::{Cx, Ptr};
+use crate::kernel::{KernelContext, Ptr};
 use smallvec::SmallVec;
 
 /// One dimension of a strided copy.
@@ -82,7 +82,7 @@ impl BoxCopy {
     /// # Safety
     /// All indices are inside source and destination; no two map to the same destination element; the arrays do not
     /// overlap.
-    pub unsafe fn run(&self, cx: &Cx<'_>, src: *const u8, dst: *mut u8) {
+    pub unsafe fn run(&self, cx: &KernelContext<'_>, src: *const u8, dst: *mut u8) {
         let (src, dst) = (Ptr::of(src), Ptr(dst));
         let bytes = self.elements() * self.size;
         // The outermost dimension is divided among tasks; of a transposed matrix the longer one, so that tasks share as
@@ -213,7 +213,7 @@ unsafe fn transpose<T: Copy>(a: Dim, b: Dim, src: *const T, dst: *mut T) {
 ///
 /// # Safety
 /// `out` has room for `n` elements of `size` bytes.
-pub unsafe fn fill(cx: &Cx<'_>, out: *mut u8, n: usize, size: usize, value: *const u8) {
+pub unsafe fn fill(cx: &KernelContext<'_>, out: *mut u8, n: usize, size: usize, value: *const u8) {
     const BLOCK: usize = 1 << 16;
     let (out, value) = (Ptr(out), Ptr::of(value));
     let body = |block: usize| {

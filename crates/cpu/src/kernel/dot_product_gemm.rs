@@ -6,12 +6,12 @@
 //! between K blocks, the lane sums are kept in scratch. The order of additions depends on the level and the
 //! element type, not on which rows are computed together.
 
-use crate::kernel::gemm_dims::{Epilogue, Roles, count, joint_stride};
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::simd::level::{Isa, Level, Tile, TileFn, by_level};
+use crate::kernel::gemm_dims::{Epilogue, OperandDims, count, joint_stride};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop, by_level};
 use crate::simd::loops::widen;
 use crate::simd::math;
-use crate::simd::narrow_floats::{BF16, F16, F32, Format, Halves};
+use crate::simd::narrow_floats::{BF16, F16, F32, NarrowFloats, NarrowFormat};
 use crate::simd::prefetch::fetch;
 use crate::simd::ranges::pieces;
 use crate::simd::vector::{Portable32, Vector};
@@ -53,20 +53,20 @@ struct DotArgs {
 ///
 /// # Safety
 /// As for [`Vector`].
-unsafe trait Load: Vector<T = f32> {
+unsafe trait LoadAlongK: Vector<T = f32> {
     /// Reduction elements of a vector.
     const PRODUCTS: usize;
     /// Loads A, of format `F`, from element `at` on.
-    unsafe fn left<const F: Format>(a: *const u8, at: usize) -> Self;
+    unsafe fn left<const F: NarrowFormat>(a: *const u8, at: usize) -> Self;
     /// Loads B from element `at` on.
     unsafe fn right(b: *const u8, at: usize) -> Self;
 }
 
 // SAFETY: `V` keeps the promises of `Vector`, and the loads add none.
-unsafe impl<V: Halves> Load for V {
+unsafe impl<V: NarrowFloats> LoadAlongK for V {
     const PRODUCTS: usize = V::LANES;
     #[inline(always)]
-    unsafe fn left<const F: Format>(a: *const u8, at: usize) -> V {
+    unsafe fn left<const F: NarrowFormat>(a: *const u8, at: usize) -> V {
         // SAFETY: by the caller's promise the operand has a vector from `at` on.
         unsafe {
             match F {
@@ -84,10 +84,10 @@ unsafe impl<V: Halves> Load for V {
 
 // SAFETY: as for the other vectors. Both operands are contiguous along K, so that pairs need no interleaving.
 #[cfg(target_arch = "x86_64")]
-unsafe impl Load for HalfPairs16 {
+unsafe impl LoadAlongK for HalfPairs16 {
     const PRODUCTS: usize = PAIRED;
     #[inline(always)]
-    unsafe fn left<const F: Format>(a: *const u8, at: usize) -> HalfPairs16 {
+    unsafe fn left<const F: NarrowFormat>(a: *const u8, at: usize) -> HalfPairs16 {
         // SAFETY: by the caller's promise the operand has a vector from `at` on.
         unsafe { HalfPairs16::load(a.cast::<u16>().add(at).cast()) }
     }
@@ -102,7 +102,7 @@ unsafe impl Load for HalfPairs16 {
 /// Plain loops, as closures would not inherit the level's target features.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn dots<V: Load, const R: usize, const N: usize, const F: Format>(c: &DotArgs) {
+unsafe fn dots<V: LoadAlongK, const R: usize, const N: usize, const F: NarrowFormat>(c: &DotArgs) {
     // SAFETY: the caller's operands cover the rows, columns and the K block; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; R];
@@ -142,7 +142,7 @@ type DotsFn = unsafe fn(usize, usize, &DotArgs);
 macro_rules! kernels {
     ($name:ident, $v:ty, [$($r:literal: $($n:literal)*;)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const F: Format>(rows: usize, columns: usize, c: &DotArgs) {
+        unsafe fn $name<const F: NarrowFormat>(rows: usize, columns: usize, c: &DotArgs) {
             match (rows, columns) {
                 // SAFETY: the caller's promises are those of `dots`.
                 $($(($r, $n) => unsafe { dots::<$v, $r, $n, F>(c) },)*)*
@@ -171,8 +171,8 @@ kernels!(
 
 /// Lane reduction, as a binary tree: `n` sums at `a`, [`LANES`] elements apart, to `dst`. `c` points to the number of
 /// lanes (a `usize`).
-struct Totals;
-impl Tile for Totals {
+struct LaneReduction;
+impl TileLoop for LaneReduction {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, c: *const u8, n: usize) {
         // SAFETY: by the caller's promise `a` and `dst` have `n` sums, and `c` points to a `usize`.
@@ -194,7 +194,7 @@ impl Tile for Totals {
 }
 
 /// Lane sums of some rows while K blocks are added: see [`InnerProducts::start`].
-pub struct RowSums {
+pub struct RowLaneSums {
     rows: Range<usize>,
     /// The first of the rows of A, and B.
     a: *const u8,
@@ -228,8 +228,8 @@ pub struct InnerProducts {
 impl InnerProducts {
     /// The GEMM, or `None` if these kernels do not take it.
     pub fn new(
-        ra: &Roles,
-        rb: &Roles,
+        ra: &OperandDims,
+        rb: &OperandDims,
         types: [DType; 2],
         epilogue: Epilogue,
         level: Level,
@@ -239,8 +239,8 @@ impl InnerProducts {
 
     /// The GEMM, or the reason why these kernels do not take it.
     pub fn accept(
-        ra: &Roles,
-        rb: &Roles,
+        ra: &OperandDims,
+        rb: &OperandDims,
         [from, to]: [DType; 2],
         epilogue: Epilogue,
         level: Level,
@@ -285,7 +285,7 @@ impl InnerProducts {
             most,
             lanes,
             step: lanes,
-            totals: level.tile::<Totals>(),
+            totals: level.tile::<LaneReduction>(),
             widen: widen(from, level),
         })
     }
@@ -314,12 +314,12 @@ impl InnerProducts {
     /// # Safety
     /// `a` and `b` are the operands, and `memory` has [`bytes`](InnerProducts::bytes) bytes, until
     /// [`finish`](InnerProducts::finish).
-    pub unsafe fn start(&self, rows: Range<usize>, a: Ptr, b: Ptr, memory: *mut u8) -> RowSums {
+    pub unsafe fn start(&self, rows: Range<usize>, a: Ptr, b: Ptr, memory: *mut u8) -> RowLaneSums {
         let sums = memory.cast::<f32>();
         let wide = sums.wrapping_add(rows.len() * MAX_N * LANES);
         let ends = wide.wrapping_add(MAX_N * KC);
         let a = a.at(rows.start * self.a_row * self.from.size()).cast_const();
-        RowSums { rows, a, b: b.at(0).cast_const(), sums, wide, ends }
+        RowLaneSums { rows, a, b: b.at(0).cast_const(), sums, wide, ends }
     }
 
     /// Adds a range of K in whole vectors, which continues that of the previous call. `near`: these elements of A are
@@ -327,7 +327,7 @@ impl InnerProducts {
     ///
     /// # Safety
     /// As for [`start`](InnerProducts::start); the operands' elements of this range are written.
-    pub unsafe fn add(&self, s: &RowSums, products: Range<usize>, near: bool) {
+    pub unsafe fn add(&self, s: &RowLaneSums, products: Range<usize>, near: bool) {
         let size = self.from.size();
         // SAFETY: operands have the shapes of `new`; `s` has the arrays that `start` lays out.
         unsafe {
@@ -366,7 +366,7 @@ impl InnerProducts {
     /// # Safety
     /// As for [`start`](InnerProducts::start); the rest of K has been added, and no other thread accesses these rows of
     /// `c`.
-    pub unsafe fn finish(&self, s: RowSums, bias: Option<Ptr>, c: Ptr) {
+    pub unsafe fn finish(&self, s: RowLaneSums, bias: Option<Ptr>, c: Ptr) {
         let (size, whole, count) = (self.from.size(), self.k / self.step * self.step, s.rows.len());
         // SAFETY: as for `add`; `ends` has a vector for each row of both operands.
         unsafe {
@@ -461,7 +461,7 @@ impl Kernel for InnerProducts {
         self.epilogue.accumulate
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
         let (a, b, c) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
         let bias = io.inputs.get(2).filter(|_| self.epilogue.bias).map(|&p| Ptr::of(p));
         let body = |task: usize| {
@@ -485,7 +485,7 @@ impl Kernel for InnerProducts {
 mod tests {
     use super::*;
     use crate::kernel::copy::Dim;
-    use crate::machine::thread_pool::Team;
+    use crate::machine::thread_pool::ThreadPool;
     use systole_ir::{bf16, f16};
 
     fn bits(dtype: DType, x: f32) -> u16 {
@@ -511,7 +511,7 @@ mod tests {
         let row = k + gap;
         let (a, b, bias, old) = (numbers(m * row, 5), numbers(n * row, 3), numbers(n, 2), numbers(m * n, 4));
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
-        let roles = |size: usize| Roles { batch: vec![], free: dim(size, row), inner: dim(k, 1) };
+        let roles = |size: usize| OperandDims { batch: vec![], free: dim(size, row), inner: dim(k, 1) };
         let dots = InnerProducts::new(&roles(m), &roles(n), types, epilogue, level.vectors())
             .unwrap()
             .with_pairs(level, 0);
@@ -526,7 +526,7 @@ mod tests {
             if types[1] == DType::F32 { wide.as_mut_ptr().cast() } else { narrow.as_mut_ptr().cast() };
         let io = Io { inputs: &inputs, outputs: &[c], scratch: std::ptr::null_mut() };
         // SAFETY: all arrays have the product's sizes.
-        unsafe { dots.run(&Cx { team: &Team::new(2), flush: false }, &io).unwrap() };
+        unsafe { dots.run(&KernelContext { team: &ThreadPool::new(2), flush: false }, &io).unwrap() };
         for i in 0..m * n {
             let mut want: f32 = (0..k).map(|x| a[i / n * row + x] * b[i % n * row + x]).sum();
             want += if epilogue.bias { bias[i % n] } else { 0.0 };

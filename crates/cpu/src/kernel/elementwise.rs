@@ -6,17 +6,17 @@
 //! and widened arrays are copied to registers. JIT code is one loop with all instructions, whose tiles may be longer:
 //! up to a row, or the whole range where every load is read in place.
 
-use crate::kernel::{Cx, Io, Kernel, OutputBlock, Ptr, with_scratch};
-use crate::machine::memory::Memory;
+use crate::kernel::{Io, Kernel, KernelContext, OutputBlock, Ptr, with_scratch};
+use crate::machine::memory::AlignedMemory;
 use crate::simd::jit;
-use crate::simd::jit::{ACCUMULATORS, Access, Loop, Sink};
+use crate::simd::jit::{ACCUMULATORS, JitLoop, LoadAccess, ResultSink};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{lane_size, lanes_mut, loop_of, narrow, widen};
 use smallvec::SmallVec;
 use std::ops::Range;
-use systole_compile::{Load, Map, Store, StridedMap};
+use systole_compile::{Map, MapLoad, StridedMap, StridedStore};
 use systole_ir::interp::EvalCx;
-use systole_ir::op::Lowering;
+use systole_ir::op::LoweringClass;
 use systole_ir::{DType, Literal, LiteralBuilder, Op, Result, Scalar, TensorType};
 
 /// Most elements of an interpreter tile, and of a tile with registers.
@@ -51,20 +51,20 @@ const INSTRUCTION_NS: f64 = 0.15;
 const BLOCK: usize = 16 * TILE;
 
 /// An element-wise program that is ready to run tile by tile.
-pub struct Program {
+pub struct ElementwiseProgram {
     loads: Vec<Fetch>,
     /// Byte offset of each load: what index 0 reads of its array.
     offsets: Vec<usize>,
-    body: Body,
+    body: ElementwiseBody,
     /// Where each virtual register is stored: loads first, then instructions.
-    homes: Vec<Home>,
+    homes: Vec<RegisterHome>,
     scratch_registers: usize,
     /// Number of [`Fetch::Periodic`] loads.
     periodic: usize,
     /// Bytes from register to register: [`register_bytes`].
     register: usize,
     /// One filled register for each splat constant.
-    splats: Memory,
+    splats: AlignedMemory,
     pub stores: Vec<usize>,
     dims: SmallVec<[usize; 4]>,
     dtypes: Vec<DType>,
@@ -74,20 +74,20 @@ pub struct Program {
     long: bool,
 }
 
-enum Body {
+enum ElementwiseBody {
     /// Interpreter: one loop for each instruction.
-    Loops(Vec<Code>),
+    Loops(Vec<InterpreterStep>),
     /// JIT: one loop for all instructions.
-    Fused(Loop),
+    Fused(JitLoop),
 }
 
 #[derive(Clone, Copy)]
-enum Home {
+enum RegisterHome {
     /// In an array; the address changes from tile to tile.
     Elsewhere,
     /// Index of a scratch register.
     Scratch(usize),
-    /// Byte offset in [`Program::splats`].
+    /// Byte offset in [`ElementwiseProgram::splats`].
     Splat(usize),
     /// Index of a periodic load, which has two registers after the scratch registers.
     Repeated(usize),
@@ -136,7 +136,7 @@ enum Fetch {
 }
 
 /// An array load of a map.
-struct Array<'a> {
+struct ArrayLoad<'a> {
     input: usize,
     dtype: DType,
     strides: &'a SmallVec<[usize; 4]>,
@@ -144,10 +144,10 @@ struct Array<'a> {
     linear: bool,
 }
 
-impl Array<'_> {
+impl ArrayLoad<'_> {
     /// How the interpreter reads it. `period`: length of the vector that is broadcast to all rows, if it is one.
     fn fetch(&self, period: Option<usize>, level: Level) -> Fetch {
-        let Array { input, dtype, linear, .. } = *self;
+        let ArrayLoad { input, dtype, linear, .. } = *self;
         let (size, widen) = (dtype.size(), widen(dtype, level));
         match period {
             _ if linear && widen.is_none() => Fetch::Direct { input, size },
@@ -158,12 +158,12 @@ impl Array<'_> {
     }
 }
 
-struct Code {
-    run: Run,
+struct InterpreterStep {
+    run: StepLoop,
     args: [usize; 3],
 }
 
-enum Run {
+enum StepLoop {
     Loop(TileFn),
     /// Element by element with the op's own evaluation rule, for ops without a vectorised loop.
     Scalar {
@@ -178,54 +178,54 @@ enum Run {
 const LEAST_ROW: usize = 128;
 
 /// How JIT code reads a load, and how its address is found. `cut`: whether tiles may end at row ends.
-fn fused_fetch(map: &Map, load: &Load, cut: bool) -> (Access, Fetch) {
+fn fused_fetch(map: &Map, load: &MapLoad, cut: bool) -> (LoadAccess, Fetch) {
     match load {
-        Load::Splat { .. } => (Access::Constant, Fetch::Splat),
-        Load::Iota { inner, size, dtype } => {
-            (Access::Stream, Fetch::Iota { inner: *inner, size: *size, dtype: *dtype })
+        MapLoad::Splat { .. } => (LoadAccess::Constant, Fetch::Splat),
+        MapLoad::Iota { inner, size, dtype } => {
+            (LoadAccess::Stream, Fetch::Iota { inner: *inner, size: *size, dtype: *dtype })
         }
-        Load::Array { input, dtype, strides, .. } => {
+        MapLoad::Array { input, dtype, strides, .. } => {
             let (input, size, strides) = (*input, dtype.size(), strides.clone());
             let same = strides.iter().all(|&s| s == 0);
             match (period(map, &strides), strides.last()) {
-                _ if map.is_linear(load) => (Access::Stream, Fetch::Direct { input, size }),
+                _ if map.is_linear(load) => (LoadAccess::Stream, Fetch::Direct { input, size }),
                 // One element for all indices: without strides, no index has to be computed.
-                _ if same => (Access::Spread, Fetch::InRow { input, size, strides: SmallVec::new() }),
-                (_, Some(0)) if cut => (Access::Spread, Fetch::InRow { input, size, strides }),
-                (_, Some(1)) if cut => (Access::Stream, Fetch::InRow { input, size, strides }),
+                _ if same => (LoadAccess::Spread, Fetch::InRow { input, size, strides: SmallVec::new() }),
+                (_, Some(0)) if cut => (LoadAccess::Spread, Fetch::InRow { input, size, strides }),
+                (_, Some(1)) if cut => (LoadAccess::Stream, Fetch::InRow { input, size, strides }),
                 (Some(period), _) if period <= TILE => {
-                    (Access::Stream, Fetch::Periodic { input, size, period, widen: None })
+                    (LoadAccess::Stream, Fetch::Periodic { input, size, period, widen: None })
                 }
-                _ => (Access::Stream, Fetch::Copied { input, size, strides, linear: false, widen: None }),
+                _ => (LoadAccess::Stream, Fetch::Copied { input, size, strides, linear: false, widen: None }),
             }
         }
     }
 }
 
-impl Program {
+impl ElementwiseProgram {
     /// `run`: contiguous elements that a reduction along the last dimension takes at once; `fuse`: use the JIT if
     /// possible.
-    pub fn new(map: &Map, sink: Sink, run: usize, level: Level, fuse: bool) -> Program {
-        let fused = if fuse { Program::fused(map, sink, run, level) } else { None };
-        fused.unwrap_or_else(|| Program::interpreted(map, level))
+    pub fn new(map: &Map, sink: ResultSink, run: usize, level: Level, fuse: bool) -> ElementwiseProgram {
+        let fused = if fuse { ElementwiseProgram::fused(map, sink, run, level) } else { None };
+        fused.unwrap_or_else(|| ElementwiseProgram::interpreted(map, level))
     }
 
-    fn fused(map: &Map, sink: Sink, run: usize, level: Level) -> Option<Program> {
+    fn fused(map: &Map, sink: ResultSink, run: usize, level: Level) -> Option<ElementwiseProgram> {
         let row = map.shape.dims().last().copied().unwrap_or(1);
-        let along = matches!(sink, Sink::Along(_));
+        let along = matches!(sink, ResultSink::Along(_));
         // A reduction along rows starts with accumulator 0 in each tile. Tiles must be the interpreter's, for equal
         // bits.
         let cut = row >= LEAST_ROW && (!along || row > TILE || run == row);
-        let (access, loads): (Vec<Access>, Vec<Fetch>) =
+        let (access, loads): (Vec<LoadAccess>, Vec<Fetch>) =
             map.loads.iter().map(|load| fused_fetch(map, load, cut)).unzip();
-        let body = Body::Fused(Loop::new(map, &access, sink, level)?);
+        let body = ElementwiseBody::Fused(JitLoop::new(map, &access, sink, level)?);
         let dtypes: Vec<DType> = (0..map.loads.len() + map.instrs.len()).map(|e| map.dtype(e)).collect();
         let (mut scratch_registers, mut periodic) = (0, 0);
         let homes = loads.iter().map(|load| {
-            let (count, home): (&mut usize, fn(usize) -> Home) = match load {
-                Fetch::Periodic { .. } => (&mut periodic, Home::Repeated),
-                Fetch::Copied { .. } | Fetch::Iota { .. } => (&mut scratch_registers, Home::Scratch),
-                _ => return Home::Elsewhere,
+            let (count, home): (&mut usize, fn(usize) -> RegisterHome) = match load {
+                Fetch::Periodic { .. } => (&mut periodic, RegisterHome::Repeated),
+                Fetch::Copied { .. } | Fetch::Iota { .. } => (&mut scratch_registers, RegisterHome::Scratch),
+                _ => return RegisterHome::Elsewhere,
             };
             *count += 1;
             home(*count - 1)
@@ -233,7 +233,7 @@ impl Program {
         let homes = homes.collect();
         let in_rows =
             |load: &Fetch| matches!(load, Fetch::InRow { strides, .. } if strides.iter().any(|&s| s != 0));
-        Some(Program {
+        Some(ElementwiseProgram {
             by_row: loads.iter().any(in_rows) || along && row > TILE && map.shape.rank() > 1,
             long: scratch_registers + periodic == 0,
             offsets: map.loads.iter().map(bytes_before).collect(),
@@ -250,7 +250,7 @@ impl Program {
         })
     }
 
-    fn interpreted(map: &Map, level: Level) -> Program {
+    fn interpreted(map: &Map, level: Level) -> ElementwiseProgram {
         let dtypes: Vec<DType> = (0..map.loads.len() + map.instrs.len()).map(|e| map.dtype(e)).collect();
         let register = register_bytes(dtypes.iter().map(|&d| lane_size(d)).max().unwrap_or(8));
         let mut loads = Vec::new();
@@ -260,42 +260,44 @@ impl Program {
         let mut periodic = 0;
         let mut fresh = || {
             next += 1;
-            Home::Scratch(next - 1)
+            RegisterHome::Scratch(next - 1)
         };
         for load in &map.loads {
             let (fetch, home) = match load {
-                Load::Array { input, dtype, strides, .. } => {
-                    let array = Array { input: *input, dtype: *dtype, strides, linear: map.is_linear(load) };
+                MapLoad::Array { input, dtype, strides, .. } => {
+                    let array =
+                        ArrayLoad { input: *input, dtype: *dtype, strides, linear: map.is_linear(load) };
                     let fetch = array.fetch(period(map, strides), level);
                     let home = match fetch {
                         Fetch::Periodic { .. } => {
                             periodic += 1;
-                            Home::Repeated(periodic - 1)
+                            RegisterHome::Repeated(periodic - 1)
                         }
                         _ => fresh(),
                     };
                     (fetch, home)
                 }
-                Load::Splat { value, dtype } => {
+                MapLoad::Splat { value, dtype } => {
                     splats.push((*value, *dtype));
-                    (Fetch::Splat, Home::Splat((splats.len() - 1) * register))
+                    (Fetch::Splat, RegisterHome::Splat((splats.len() - 1) * register))
                 }
-                Load::Iota { inner, size, dtype } => {
+                MapLoad::Iota { inner, size, dtype } => {
                     (Fetch::Iota { inner: *inner, size: *size, dtype: *dtype }, fresh())
                 }
             };
             loads.push(fetch);
             homes.push(home);
         }
-        let code: Vec<Code> = map.instrs.iter().map(|i| Code::new(i, map, level)).collect();
+        let code: Vec<InterpreterStep> =
+            map.instrs.iter().map(|i| InterpreterStep::new(i, map, level)).collect();
         let scratch_registers = assign_registers(map, &code, &mut homes, next);
         let dims: SmallVec<[usize; 4]> = map.shape.dims().iter().copied().collect();
-        Program {
+        ElementwiseProgram {
             by_row: dims.len() > 1 && dims.last().is_some_and(|&row| row > TILE),
             long: false,
             offsets: map.loads.iter().map(bytes_before).collect(),
             loads,
-            body: Body::Loops(code),
+            body: ElementwiseBody::Loops(code),
             homes,
             scratch_registers,
             periodic,
@@ -320,14 +322,14 @@ impl Program {
     /// Cost of one element in units of [`INSTRUCTION_NS`].
     pub fn weight(&self) -> f64 {
         match &self.body {
-            Body::Loops(code) => 1.0 + code.len() as f64,
-            Body::Fused(code) => code.nanoseconds() / INSTRUCTION_NS,
+            ElementwiseBody::Loops(code) => 1.0 + code.len() as f64,
+            ElementwiseBody::Fused(code) => code.nanoseconds() / INSTRUCTION_NS,
         }
     }
 
-    /// Whether it is JIT-compiled: [`Program::run_fused`].
+    /// Whether it is JIT-compiled: [`ElementwiseProgram::run_fused`].
     pub fn is_fused(&self) -> bool {
-        matches!(self.body, Body::Fused(_))
+        matches!(self.body, ElementwiseBody::Fused(_))
     }
 
     /// The input, if the program is nothing but one direct load without widening.
@@ -356,37 +358,37 @@ impl Program {
     }
 
     /// Register addresses before the first tile.
-    pub fn start(&self, scratch: *mut u8) -> Registers {
+    pub fn start(&self, scratch: *mut u8) -> RegisterAddresses {
         let after = self.scratch_registers + 1;
-        let at = |h: &Home| match *h {
-            Home::Elsewhere => std::ptr::null_mut(),
-            Home::Scratch(k) => scratch.wrapping_add(k * self.register),
-            Home::Splat(k) => self.splats.ptr().wrapping_add(k),
-            Home::Repeated(k) => scratch.wrapping_add((after + 2 * k) * self.register),
+        let at = |h: &RegisterHome| match *h {
+            RegisterHome::Elsewhere => std::ptr::null_mut(),
+            RegisterHome::Scratch(k) => scratch.wrapping_add(k * self.register),
+            RegisterHome::Splat(k) => self.splats.ptr().wrapping_add(k),
+            RegisterHome::Repeated(k) => scratch.wrapping_add((after + 2 * k) * self.register),
         };
         let mut at: SmallVec<[*mut u8; 32]> = self.homes.iter().map(at).collect();
         if self.is_fused() {
             at.resize(self.loads.len() + self.stores.len(), std::ptr::null_mut());
         }
-        Registers { at, held: smallvec::smallvec![None; self.loads.len()] }
+        RegisterAddresses { at, held: smallvec::smallvec![None; self.loads.len()] }
     }
 
     /// Computes the tile `start..start + n` by JIT code. `to(s)` is the address of store `s`.
     ///
     /// # Safety
-    /// `inputs`, `regs` and `scratch` as for [`Program::tile`]; the program [is fused](Program::is_fused), and
+    /// `inputs`, `regs` and `scratch` as for [`ElementwiseProgram::tile`]; the program [is fused](Program::is_fused), and
     /// its level is available; `to` gives addresses of `n` elements of the results' types, or of the accumulators of a
     /// reduction.
     pub unsafe fn run_fused(
         &self,
-        regs: &mut Registers,
+        regs: &mut RegisterAddresses,
         inputs: &[*const u8],
         scratch: *mut u8,
         start: usize,
         n: usize,
         to: impl Fn(usize) -> *mut u8,
     ) {
-        let Body::Fused(code) = &self.body else { return };
+        let ElementwiseBody::Fused(code) = &self.body else { return };
         // SAFETY: by the caller's promise. In place, code reads an element before it writes the result at the same
         // address.
         unsafe { self.fetch(regs, inputs, &[], scratch, start, n) };
@@ -396,19 +398,19 @@ impl Program {
         unsafe { code.run(&regs.at, n) };
     }
 
-    /// All loads as [`Even`]; `None` if it is not JIT code, or a load has another form.
-    fn even(&self) -> Option<Vec<Even>> {
+    /// All loads as [`StridedLoad`]; `None` if it is not JIT code, or a load has another form.
+    fn even(&self) -> Option<Vec<StridedLoad>> {
         let each = self.loads.iter().zip(&self.offsets).map(|(load, &offset)| match load {
             _ if offset != 0 => None,
-            Fetch::Direct { input, size } => Some(Even::all_along(Some(*input), *size)),
+            Fetch::Direct { input, size } => Some(StridedLoad::all_along(Some(*input), *size)),
             Fetch::InRow { input, strides, .. } if strides.is_empty() => {
-                Some(Even::all_along(Some(*input), 0))
+                Some(StridedLoad::all_along(Some(*input), 0))
             }
             Fetch::InRow { input, size, strides } if self.dims.len() == 2 => {
                 let across = Some([strides[0] * size, strides[1] * size]);
-                Some(Even { across, ..Even::all_along(Some(*input), 0) })
+                Some(StridedLoad { across, ..StridedLoad::all_along(Some(*input), 0) })
             }
-            Fetch::Splat => Some(Even::all_along(None, 0)),
+            Fetch::Splat => Some(StridedLoad::all_along(None, 0)),
             _ => None,
         });
         if self.is_fused() { each.collect() } else { None }
@@ -418,12 +420,12 @@ impl Program {
     /// output and are copied to registers before anything is written.
     ///
     /// # Safety
-    /// `inputs` are the arrays of the map's loads; `regs` comes from [`Program::start`] on `scratch`, which
-    /// has [`Program::scratch`] bytes and belongs to this thread. Registers that the caller pointed at outputs have
+    /// `inputs` are the arrays of the map's loads; `regs` comes from [`ElementwiseProgram::start`] on `scratch`, which
+    /// has [`ElementwiseProgram::scratch`] bytes and belongs to this thread. Registers that the caller pointed at outputs have
     /// room for `n` elements.
     pub unsafe fn tile(
         &self,
-        regs: &mut Registers,
+        regs: &mut RegisterAddresses,
         inputs: &[*const u8],
         copies: &[bool],
         scratch: *mut u8,
@@ -432,7 +434,7 @@ impl Program {
     ) {
         // SAFETY: by the caller's promise.
         unsafe { self.fetch(regs, inputs, copies, scratch, start, n) };
-        let (Body::Loops(code), regs) = (&self.body, &regs.at) else {
+        let (ElementwiseBody::Loops(code), regs) = (&self.body, &regs.at) else {
             systole_ir::bug!("machine code leaves nothing in registers")
         };
         for (k, code) in code.iter().enumerate() {
@@ -441,8 +443,8 @@ impl Program {
             match &code.run {
                 // SAFETY: registers hold `n` elements of the types that the loop was chosen for, and `assign_registers`
                 // never gives an instruction an operand's register as destination.
-                Run::Loop(f) => unsafe { f(dst, a, b, c, n) },
-                Run::Scalar { op, arity, types, to } => {
+                StepLoop::Loop(f) => unsafe { f(dst, a, b, c, n) },
+                StepLoop::Scalar { op, arity, types, to } => {
                     // SAFETY: as for the other registers.
                     unsafe { scalar_loop(op, *arity, types, *to, dst, [a, b, c], n) }
                 }
@@ -478,7 +480,7 @@ impl Program {
     /// Sets the address of each load's elements `start..start + n`, and copies those that are not read in place.
     unsafe fn fetch(
         &self,
-        regs: &mut Registers,
+        regs: &mut RegisterAddresses,
         inputs: &[*const u8],
         copies: &[bool],
         scratch: *mut u8,
@@ -486,7 +488,7 @@ impl Program {
         n: usize,
     ) {
         let spare = scratch.wrapping_add(self.scratch_registers * self.register);
-        let Registers { at: regs, held } = regs;
+        let RegisterAddresses { at: regs, held } = regs;
         for (k, load) in self.loads.iter().enumerate() {
             let source = |input: usize| inputs[input].wrapping_add(self.offsets[k]);
             match load {
@@ -494,14 +496,14 @@ impl Program {
                     let from = source(*input).wrapping_add(start * size);
                     if !copies.get(*input).copied().unwrap_or(false) {
                         regs[k] = from.cast_mut();
-                    } else if let Home::Scratch(home) = self.homes[k] {
+                    } else if let RegisterHome::Scratch(home) = self.homes[k] {
                         regs[k] = scratch.wrapping_add(home * self.register);
                         // SAFETY: the array has `n` elements from here on, the register `TILE ≥ n`.
                         unsafe { std::ptr::copy_nonoverlapping(from, regs[k], n * size) };
                     }
                 }
                 Fetch::Periodic { input, .. } => {
-                    let Home::Repeated(home) = self.homes[k] else { continue };
+                    let RegisterHome::Repeated(home) = self.homes[k] else { continue };
                     // SAFETY: `source` is the load's array; its two registers belong to no other value.
                     regs[k] = unsafe { self.repeated(k, source(*input), scratch, home, &mut held[k], start) };
                 }
@@ -509,7 +511,7 @@ impl Program {
                     regs[k] = source(*input).wrapping_add(start % period * size).cast_mut();
                 }
                 Fetch::Row { input, size, period } => {
-                    let Home::Scratch(home) = self.homes[k] else { continue };
+                    let RegisterHome::Scratch(home) = self.homes[k] else { continue };
                     regs[k] = scratch.wrapping_add(home * self.register);
                     // SAFETY: the vector has `period ≥ n` elements.
                     unsafe { around(source(*input), [*size, *period], start, n, regs[k]) };
@@ -620,16 +622,18 @@ impl Program {
 }
 
 /// Addresses of all registers, kept from tile to tile. JIT code: of loads, then of stores.
-pub struct Registers {
+pub struct RegisterAddresses {
     pub at: SmallVec<[*mut u8; 32]>,
     /// For loads that stay the same for some tiles: the row whose value the register holds, and how many elements.
     held: SmallVec<[Option<(usize, usize)>; 16]>,
 }
 
 /// Bytes of an element of a load as stored.
-fn stored_size(load: &Load) -> usize {
+fn stored_size(load: &MapLoad) -> usize {
     match load {
-        Load::Array { dtype, .. } | Load::Splat { dtype, .. } | Load::Iota { dtype, .. } => dtype.size(),
+        MapLoad::Array { dtype, .. } | MapLoad::Splat { dtype, .. } | MapLoad::Iota { dtype, .. } => {
+            dtype.size()
+        }
     }
 }
 
@@ -648,9 +652,9 @@ fn element(dims: &[usize], strides: &[usize], i: usize) -> usize {
 }
 
 /// Byte offset of a load in its array.
-fn bytes_before(load: &Load) -> usize {
+fn bytes_before(load: &MapLoad) -> usize {
     match load {
-        Load::Array { dtype, offset, .. } => dtype.size() * offset,
+        MapLoad::Array { dtype, offset, .. } => dtype.size() * offset,
         _ => 0,
     }
 }
@@ -686,27 +690,32 @@ unsafe fn repeat(
     }
 }
 
-impl Code {
-    fn new(instr: &systole_compile::Instr, map: &Map, level: Level) -> Code {
+impl InterpreterStep {
+    fn new(instr: &systole_compile::MapInstr, map: &Map, level: Level) -> InterpreterStep {
         let mut args = [0; 3];
         let arity = instr.args.len().min(3);
         args[..arity].copy_from_slice(&instr.args[..arity]);
         let run = match loop_of(&instr.op, instr.from, instr.to, level) {
-            Some(f) => Run::Loop(f),
-            None => Run::Scalar {
+            Some(f) => StepLoop::Loop(f),
+            None => StepLoop::Scalar {
                 op: Box::new(instr.op.clone()),
                 arity,
                 types: instr.args.iter().map(|&e| map.dtype(e)).collect(),
                 to: instr.to,
             },
         };
-        Code { run, args }
+        InterpreterStep { run, args }
     }
 }
 
 /// Linear-scan register allocation: an instruction's register is free after its last reader. Loads keep theirs. Returns
 /// the number of scratch registers.
-fn assign_registers(map: &Map, code: &[Code], homes: &mut Vec<Home>, loads: usize) -> usize {
+fn assign_registers(
+    map: &Map,
+    code: &[InterpreterStep],
+    homes: &mut Vec<RegisterHome>,
+    loads: usize,
+) -> usize {
     let count = map.loads.len() + code.len();
     let mut last_use = vec![0; count];
     for (k, instr) in map.instrs.iter().enumerate() {
@@ -721,12 +730,12 @@ fn assign_registers(map: &Map, code: &[Code], homes: &mut Vec<Home>, loads: usiz
             total += 1;
             total - 1
         });
-        homes.push(Home::Scratch(home));
+        homes.push(RegisterHome::Scratch(home));
         let mut args: SmallVec<[usize; 3]> = map.instrs[k].args.clone();
         args.sort_unstable();
         args.dedup();
         for a in args {
-            if let (Home::Scratch(h), true) = (homes[a], last_use[a] == me && a >= map.loads.len()) {
+            if let (RegisterHome::Scratch(h), true) = (homes[a], last_use[a] == me && a >= map.loads.len()) {
                 free.push(h);
             }
         }
@@ -737,8 +746,8 @@ fn assign_registers(map: &Map, code: &[Code], homes: &mut Vec<Home>, loads: usiz
     total
 }
 
-fn splat_lanes(splats: &[(Scalar, DType)], register: usize) -> Memory {
-    let memory = match Memory::new(splats.len() * register) {
+fn splat_lanes(splats: &[(Scalar, DType)], register: usize) -> AlignedMemory {
+    let memory = match AlignedMemory::new(splats.len() * register) {
         Ok(m) => m,
         Err(e) => systole_ir::bug!("{e}"),
     };
@@ -815,7 +824,7 @@ unsafe fn scalar_loop(
         };
         let values: Vec<Literal> = (0..arity).map(read).collect();
         let refs: Vec<&Literal> = values.iter().collect();
-        debug_assert_eq!(op.rule().lower(), Lowering::Map);
+        debug_assert_eq!(op.rule().lower(), LoweringClass::Map);
         let outs = smallvec::smallvec![TensorType::new(to, [n])];
         match op.rule().eval(&mut EvalCx::default(), &refs, &outs) {
             // SAFETY: as for the other registers.
@@ -897,7 +906,7 @@ pub unsafe fn store(dst: *mut u8, src: *const u8, dtype: DType, narrow: Option<T
 }
 
 /// A load of JIT code whose address advances by a constant from row to row: of an input, or of a constant.
-struct Even {
+struct StridedLoad {
     input: Option<usize>,
     /// Bytes from element to element of a load at the running index; 0: one element for all.
     size: usize,
@@ -905,26 +914,26 @@ struct Even {
     across: Option<[usize; 2]>,
 }
 
-impl Even {
-    fn all_along(input: Option<usize>, size: usize) -> Even {
-        Even { input, size, across: None }
+impl StridedLoad {
+    fn all_along(input: Option<usize>, size: usize) -> StridedLoad {
+        StridedLoad { input, size, across: None }
     }
 }
 
 /// A fused element-wise step.
 pub struct MapKernel {
-    program: Program,
+    program: ElementwiseProgram,
     elements: usize,
-    outputs: Vec<Output>,
+    outputs: Vec<MapOutput>,
     /// How [`Kernel::run_block`] reads its loads; `None`: it cannot be an epilogue.
-    even: Option<Vec<Even>>,
+    even: Option<Vec<StridedLoad>>,
     /// [`MapKernel::row_steps`].
     steps: Option<Vec<usize>>,
     /// [`MapKernel::rows_to_fetch`].
     ahead: Vec<(usize, usize)>,
 }
 
-struct Output {
+struct MapOutput {
     register: usize,
     dtype: DType,
     narrow: Option<TileFn>,
@@ -933,10 +942,10 @@ struct Output {
     /// Index of the step's output that it is, or is part of.
     array: usize,
     /// Offset and strides in that output; `None`: it is the whole array.
-    part: Option<Store>,
+    part: Option<StridedStore>,
 }
 
-impl Output {
+impl MapOutput {
     /// Address of flat index `i`, for a program with these dimensions.
     fn address(&self, outputs: &[*mut u8], dims: &[usize], i: usize) -> *mut u8 {
         let element = self.part.as_ref().map_or(i, |part| part.offset + element(dims, &part.strides, i));
@@ -951,12 +960,12 @@ impl MapKernel {
 
     /// `fuse`: use the JIT if possible.
     pub(crate) fn with(map: &Map, level: Level, fuse: bool) -> MapKernel {
-        MapKernel::whole(map, Program::new(map, Sink::Arrays, 0, level, fuse), level)
+        MapKernel::whole(map, ElementwiseProgram::new(map, ResultSink::Arrays, 0, level, fuse), level)
     }
 
     /// A program whose stores are strided parts of outputs.
     pub fn of_parts(parts: &StridedMap, level: Level, fuse: bool) -> MapKernel {
-        let program = Program::new(&parts.map, Sink::Arrays, 0, level, fuse);
+        let program = ElementwiseProgram::new(&parts.map, ResultSink::Arrays, 0, level, fuse);
         let mut kernel = MapKernel::whole(&parts.map, program, level);
         for (output, part) in kernel.outputs.iter_mut().zip(&parts.stores) {
             output.array = part.output;
@@ -969,13 +978,13 @@ impl MapKernel {
         kernel
     }
 
-    fn whole(map: &Map, program: Program, level: Level) -> MapKernel {
+    fn whole(map: &Map, program: ElementwiseProgram, level: Level) -> MapKernel {
         let outputs = map.stores.iter().enumerate().map(|(k, &register)| {
             let dtype = program.dtype(register);
             let narrow = narrow(dtype, level);
             let first = map.stores[..k].iter().all(|&s| s != register);
             let direct = narrow.is_none() && register >= map.loads.len() && first;
-            Output { register, dtype, narrow, direct, array: k, part: None }
+            MapOutput { register, dtype, narrow, direct, array: k, part: None }
         });
         let (outputs, even) = (outputs.collect(), program.even());
         let mut kernel = MapKernel {
@@ -1002,7 +1011,7 @@ impl MapKernel {
         self.elements
     }
 
-    /// Cost of one element, as [`Program::weight`].
+    /// Cost of one element, as [`ElementwiseProgram::weight`].
     pub fn weight(&self) -> f64 {
         self.program.weight()
     }
@@ -1075,7 +1084,7 @@ impl MapKernel {
             Fetch::InRow { size, strides, .. } => strides.first().map_or(0, |s| s * size),
             _ => 0,
         };
-        let store = |o: &Output| o.part.as_ref().map_or(row, |part| part.strides[0]) * o.dtype.size();
+        let store = |o: &MapOutput| o.part.as_ref().map_or(row, |part| part.strides[0]) * o.dtype.size();
         let all = self.program.loads.iter().map(load).chain(self.outputs.iter().map(store));
         (self.program.is_fused() && self.program.long && self.program.by_row).then(|| all.collect())
     }
@@ -1101,7 +1110,7 @@ impl MapKernel {
         outputs: &[*mut u8],
         range: Range<usize>,
     ) {
-        let Body::Fused(code) = &self.program.body else { return };
+        let ElementwiseBody::Fused(code) = &self.program.body else { return };
         let row = self.program.dims[1];
         let mut regs = self.program.start(std::ptr::null_mut());
         // SAFETY: `row_steps` holds for programs that copy no load, so that `fetch` uses no scratch.
@@ -1128,7 +1137,7 @@ impl MapKernel {
 }
 
 impl Kernel for MapKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let inputs: SmallVec<[Ptr; 8]> = io.inputs.iter().map(|&p| Ptr::of(p)).collect();
         let outputs: SmallVec<[Ptr; 4]> = io.outputs.iter().map(|&p| Ptr(p)).collect();
         let n = self.elements;
@@ -1144,13 +1153,13 @@ impl Kernel for MapKernel {
     }
 
     fn takes_blocks(&self, columns: usize) -> bool {
-        let fits = |e: &Even| e.across.is_none() || self.program.dims[1] == columns;
+        let fits = |e: &StridedLoad| e.across.is_none() || self.program.dims[1] == columns;
         self.even.as_ref().is_some_and(|loads| loads.iter().all(fits))
     }
 
     unsafe fn run_block(&self, inputs: &[*const u8], outputs: &[*mut u8], block: &OutputBlock) {
-        let (Some(loads), Body::Fused(code)) = (&self.even, &self.program.body) else { return };
-        let load = |&Even { input, size, across }: &Even| match (input, across) {
+        let (Some(loads), ElementwiseBody::Fused(code)) = (&self.even, &self.program.body) else { return };
+        let load = |&StridedLoad { input, size, across }: &StridedLoad| match (input, across) {
             (Some(i), _) if i + 1 == inputs.len() => (inputs[i].cast_mut(), block.stride * size),
             (Some(i), Some([row, column])) => {
                 let at = block.first / block.row * row + block.first % block.row * column;
@@ -1159,7 +1168,7 @@ impl Kernel for MapKernel {
             (Some(i), None) => (inputs[i].wrapping_add(block.first * size).cast_mut(), block.row * size),
             (None, _) => (std::ptr::null_mut(), 0),
         };
-        let store = |(o, &out): (&Output, &*mut u8)| {
+        let store = |(o, &out): (&MapOutput, &*mut u8)| {
             let size = o.dtype.size();
             (out.wrapping_add(block.first * size), block.row * size)
         };

@@ -6,7 +6,7 @@ use systole_ir::TensorType;
 
 /// One operand's dimensions by role. `src` of a [`Dim`] is its stride in elements; `dst` is not used.
 #[derive(Clone, Debug)]
-pub struct Roles {
+pub struct OperandDims {
     pub batch: Vec<Dim>,
     /// M of the left operand, N of the right one.
     pub free: Vec<Dim>,
@@ -43,12 +43,12 @@ pub fn joint_stride(dims: &[Dim]) -> Option<usize> {
 }
 
 /// Dimensions of a dense row-major operand by role.
-pub fn roles(ty: &TensorType, batch: &[usize], free: &[usize], inner: &[usize]) -> Roles {
+pub fn roles(ty: &TensorType, batch: &[usize], free: &[usize], inner: &[usize]) -> OperandDims {
     let strides = ty.shape.strides();
     let pick = |dims: &[usize]| -> Vec<Dim> {
         dims.iter().map(|&d| Dim { size: ty.shape[d], src: strides[d] as isize, dst: 0 }).collect()
     };
-    Roles { batch: pick(batch), free: pick(free), inner: pick(inner) }
+    OperandDims { batch: pick(batch), free: pick(free), inner: pick(inner) }
 }
 
 /// What is added to the GEMM's sums.

@@ -2,7 +2,7 @@
 //!
 //! The number of parts does not depend on the number of threads, so results have the same bits for any.
 
-use crate::kernel::{Cx, Io, Ptr};
+use crate::kernel::{Io, KernelContext, Ptr};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::narrow;
 use systole_compile::ALIGN;
@@ -52,7 +52,7 @@ impl PartialSums {
     /// bytes.
     pub unsafe fn sum(
         &self,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         io: &Io<'_>,
         per_part: usize,
         work: f64,
@@ -74,10 +74,10 @@ impl PartialSums {
     ///
     /// # Safety
     /// The sums are complete, and at [`PartialSums::place`].
-    unsafe fn finish(&self, cx: &Cx<'_>, io: &Io<'_>) {
+    unsafe fn finish(&self, cx: &KernelContext<'_>, io: &Io<'_>) {
         if self.are_apart() {
             let finish =
-                if self.onto { Finish::Add } else { self.narrow.map_or(Finish::Copy, Finish::Narrow) };
+                if self.onto { SumStore::Add } else { self.narrow.map_or(SumStore::Copy, SumStore::Narrow) };
             // SAFETY: by the caller's promise; the result has `size` elements.
             unsafe { sum_parts(cx, io.scratch.cast(), self.count, self.size, io.outputs[0], finish) };
         }
@@ -99,7 +99,7 @@ macro_rules! kernel_of_parts {
 
             unsafe fn run(
                 &self,
-                cx: &$crate::kernel::Cx<'_>,
+                cx: &$crate::kernel::KernelContext<'_>,
                 io: &$crate::kernel::Io<'_>,
             ) -> systole_ir::Result<()> {
                 let $this = self;
@@ -119,7 +119,7 @@ pub(crate) use kernel_of_parts;
 
 /// How a sum is stored.
 #[derive(Clone, Copy)]
-pub enum Finish {
+pub enum SumStore {
     Copy,
     /// Accumulated into the result.
     Add,
@@ -132,12 +132,12 @@ pub enum Finish {
 /// # Safety
 /// `rows` has `parts · size` elements, which are overwritten; `out` has room for `size` elements.
 pub unsafe fn sum_parts(
-    cx: &Cx<'_>,
+    cx: &KernelContext<'_>,
     rows: *mut f32,
     parts: usize,
     size: usize,
     out: *mut u8,
-    finish: Finish,
+    finish: SumStore,
 ) {
     const BLOCK: usize = 4096;
     let (rows, out) = (Ptr(rows.cast()), Ptr(out));
@@ -162,9 +162,9 @@ pub unsafe fn sum_parts(
         // SAFETY: tasks have disjoint blocks of the result.
         unsafe {
             match finish {
-                Finish::Narrow(f) => f(out.at(from * 2), sum.cast(), sum.cast(), sum.cast(), n),
-                Finish::Copy => std::ptr::copy_nonoverlapping(sum, out.elem(from), n),
-                Finish::Add => {
+                SumStore::Narrow(f) => f(out.at(from * 2), sum.cast(), sum.cast(), sum.cast(), n),
+                SumStore::Copy => std::ptr::copy_nonoverlapping(sum, out.elem(from), n),
+                SumStore::Add => {
                     let (sum, out) = (
                         std::slice::from_raw_parts(sum, n),
                         std::slice::from_raw_parts_mut(out.elem::<f32>(from), n),

@@ -6,15 +6,15 @@
 //! some rows of two vectors, over all K or over a block of it. With f32 results, K blocks are added in order to C.
 //! Variants use bf16 pairs (AVX512_BF16) or AMX tile registers.
 
-use crate::kernel::gemm_dims::{Roles, count, joint_stride};
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
+use crate::kernel::gemm_dims::{OperandDims, count, joint_stride};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
 use crate::machine::thread_pool::inside;
 use crate::simd::amx::LANES;
-use crate::simd::amx::fused::few_rows::To;
-use crate::simd::amx::fused::{Fused, WIDTH, few_rows as tiles};
+use crate::simd::amx::fused::few_rows::StoreMode;
+use crate::simd::amx::fused::{FusedAmxKernels, WIDTH, few_rows as tiles};
 use crate::simd::level::{Level, by_level};
 use crate::simd::math;
-use crate::simd::narrow_floats::{BF16, F16, F32, Format, Halves};
+use crate::simd::narrow_floats::{BF16, F16, F32, NarrowFloats, NarrowFormat};
 use crate::simd::prefetch::fetch;
 use crate::simd::ranges::pieces;
 use crate::simd::vector::Portable32;
@@ -54,7 +54,9 @@ struct RowsArgs {
 /// Plain loops, as closures would not inherit the level's target features.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn strip<V: Halves, const R: usize, const FROM: Format, const TO: Format>(c: &RowsArgs) {
+unsafe fn strip<V: NarrowFloats, const R: usize, const FROM: NarrowFormat, const TO: NarrowFormat>(
+    c: &RowsArgs,
+) {
     // SAFETY: the caller's operands cover `R` rows, `k` and two vectors of columns; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); 2]; R];
@@ -146,7 +148,7 @@ type StripFn = unsafe fn(usize, &RowsArgs);
 macro_rules! kernels {
     ($name:ident, $v:ty, [$($r:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const FROM: Format, const TO: Format>(rows: usize, c: &RowsArgs) {
+        unsafe fn $name<const FROM: NarrowFormat, const TO: NarrowFormat>(rows: usize, c: &RowsArgs) {
             match rows {
                 // SAFETY: the caller's promises are those of `strip`.
                 $($r => unsafe { strip::<$v, $r, FROM, TO>(c) },)*
@@ -212,14 +214,14 @@ pub struct FewRows {
     /// Whether the microkernel takes bf16 pairs along K.
     pairs: bool,
     /// The AMX kernel, which is used instead if there is one.
-    tiles: Option<&'static Fused>,
+    tiles: Option<&'static FusedAmxKernels>,
 }
 
 impl FewRows {
     /// The GEMM, or the reason why these kernels do not take it.
     pub fn accept(
-        ra: &Roles,
-        rb: &Roles,
+        ra: &OperandDims,
+        rb: &OperandDims,
         [from, to]: [DType; 2],
         level: Level,
     ) -> Result<FewRows, &'static str> {
@@ -234,7 +236,7 @@ impl FewRows {
         if count(&ra.batch) != 1 {
             return Err("it is a batch of GEMMs");
         }
-        let strides = |r: &Roles| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
+        let strides = |r: &OperandDims| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
         let (Some((a_row, a_k)), Some((1, b_k))) = (strides(ra), strides(rb)) else {
             return Err("the right operand is not contiguous along N");
         };
@@ -269,7 +271,7 @@ impl FewRows {
     }
 
     /// Uses AMX for bf16 if N is a multiple of [`WIDTH`]. Columns are then computed in multiples of it.
-    pub fn with_tiles(mut self, fused: Option<&'static Fused>) -> FewRows {
+    pub fn with_tiles(mut self, fused: Option<&'static FusedAmxKernels>) -> FewRows {
         self.tiles = fused.filter(|_| self.from == DType::BF16 && self.n.is_multiple_of(WIDTH));
         self
     }
@@ -378,7 +380,7 @@ impl FewRows {
     /// As [`part`](FewRows::part), by AMX; `rows` begins at a multiple of a tile's rows.
     unsafe fn part_by_tiles(
         &self,
-        fused: &Fused,
+        fused: &FusedAmxKernels,
         left: *const f32,
         b: *const u8,
         rows: Range<usize>,
@@ -387,9 +389,9 @@ impl FewRows {
     ) {
         let _registers = fused.configure(tiles::shapes(rows.len().min(LANES), self.k));
         let to = match self.to {
-            DType::F32 if self.add => To::Sum,
-            DType::F32 => To::F32,
-            _ => To::Bf16,
+            DType::F32 if self.add => StoreMode::Sum,
+            DType::F32 => StoreMode::F32,
+            _ => StoreMode::Bf16,
         };
         for from in rows.clone().step_by(LANES) {
             let call = tiles::TileRowsArgs {
@@ -454,7 +456,7 @@ impl Kernel for FewRows {
         self.add
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
         let (b, c, left) = (Ptr::of(io.inputs[1]), Ptr(io.outputs[0]), Ptr(io.scratch));
         // SAFETY: `inputs[0]` is A; scratch has `scratch()` bytes.
         unsafe { self.copy_left(io.inputs[0], left.elem(0)) };
@@ -479,8 +481,8 @@ impl Kernel for FewRows {
 mod tests {
     use super::*;
     use crate::kernel::copy::Dim;
-    use crate::machine::memory::Memory;
-    use crate::machine::thread_pool::Team;
+    use crate::machine::memory::AlignedMemory;
+    use crate::machine::thread_pool::ThreadPool;
     use systole_ir::{bf16, f16};
 
     fn bits(dtype: DType, x: f32) -> u16 {
@@ -505,11 +507,11 @@ mod tests {
         let (a, b, old) = (numbers(m * k, 5), numbers(k * n, 3), numbers(m * n, 4));
         let (a_row, a_k) = if turned { (1, m) } else { (k, 1) };
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
-        let ra = Roles { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
-        let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
+        let ra = OperandDims { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
+        let rb = OperandDims { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
         let mut thin = FewRows::accept(&ra, &rb, [from, to], level.vectors()).unwrap().with_pairs(level);
         assert!(!add || thin.add_to_result());
-        let scratch = Memory::new(thin.scratch()).unwrap();
+        let scratch = AlignedMemory::new(thin.scratch()).unwrap();
         let half = |x: &[f32]| x.iter().map(|&x| bits(from, x)).collect::<Vec<u16>>();
         let (half_a, half_b) = (half(&a), half(&b));
         let inputs: [*const u8; 2] = match from {
@@ -520,7 +522,7 @@ mod tests {
         let c: *mut u8 = if to == DType::F32 { wide.as_mut_ptr().cast() } else { narrow.as_mut_ptr().cast() };
         let io = Io { inputs: &inputs, outputs: &[c], scratch: scratch.ptr() };
         // SAFETY: all arrays have the product's sizes, scratch `scratch()` bytes.
-        unsafe { thin.run(&Cx { team: &Team::new(2), flush: false }, &io).unwrap() };
+        unsafe { thin.run(&KernelContext { team: &ThreadPool::new(2), flush: false }, &io).unwrap() };
         for i in 0..m * n {
             let mut want: f32 = (0..k).map(|x| a[i / n * a_row + x * a_k] * b[x * n + i % n]).sum();
             want += if add { old[i] } else { 0.0 };

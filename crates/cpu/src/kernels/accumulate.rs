@@ -4,8 +4,8 @@
 //! The kernel of the op is bound by the op's own family. [`InPlace`] has it add to `y`; [`AddAfter`] has it write to
 //! scratch, which a second pass adds to `y`.
 
-use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::select::{EVERY, Family, KernelCandidate, Problem, SelectResult};
 use crate::simd::level::TileFn;
 use crate::simd::reduce_loops::adder;
 use systole_compile::{Kernel as Plan, Step};
@@ -31,7 +31,7 @@ struct AddAfter {
 }
 
 /// Binds the op without the addend.
-fn bind(p: &Problem<'_>) -> Accepted<Box<dyn Kernel>> {
+fn bind(p: &Problem<'_>) -> SelectResult<Box<dyn Kernel>> {
     let step = p.step;
     let Plan::Accumulate { op } = &step.kernel else { return Err("it adds to no operand".into()) };
     let operands = step.inputs.len() - 1;
@@ -63,7 +63,7 @@ impl Kernel for InPlace {
         self.inner.scratch()
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: addend and result have one type; the plan lets them be the same array or keeps them apart. The
         // operands do not overlap the result.
         unsafe {
@@ -85,7 +85,7 @@ impl Kernel for AddAfter {
         self.inner.scratch() + self.padded_bytes()
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let out = io.outputs[0];
         let scratch = io.scratch.wrapping_add(self.padded_bytes());
         // SAFETY: addend and result have one type; the plan lets them be the same array or keeps them apart. Scratch
@@ -113,7 +113,7 @@ pub static FAMILY: Family = Family {
     takes: |step| matches!(step.kernel, Plan::Accumulate { .. }),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("in_place", EVERY, "the op's kernel adds to its result (beta = 1): no second pass, no \
+        KernelCandidate::new("in_place", EVERY, "the op's kernel adds to its result (beta = 1): no second pass, no \
              array of the result's size",
             |p| {
                 let mut inner = bind(p)?;
@@ -122,7 +122,7 @@ pub static FAMILY: Family = Family {
                 }
                 Ok(Box::new(InPlace { inner, bytes: p.step.output_types[0].bytes() }))
             }),
-        Candidate::new("add_after", EVERY, "the op's kernel writes to scratch, which a second pass adds to \
+        KernelCandidate::new("add_after", EVERY, "the op's kernel writes to scratch, which a second pass adds to \
              the result; takes every op",
             |p| {
                 let (inner, ty) = (bind(p)?, &p.step.output_types[0]);

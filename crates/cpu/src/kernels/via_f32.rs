@@ -2,8 +2,8 @@
 //! rounded.
 
 use crate::kernel::convert::convert;
-use crate::kernel::{Cx, Io, Kernel};
-use crate::select::{Answer, Candidate, EVERY, Problem, answer};
+use crate::kernel::{Io, Kernel, KernelContext};
+use crate::select::{CandidateResult, EVERY, KernelCandidate, Problem, answer};
 use crate::simd::level::TileFn;
 use crate::simd::loops::{narrow, widen};
 use crate::simd::narrow_bias::sum_rounding;
@@ -14,8 +14,8 @@ use systole_ir::{DType, Op, Result, TensorType};
 /// An f32 kernel between conversions.
 pub struct ViaF32 {
     inner: Box<dyn Kernel>,
-    inputs: Vec<Array>,
-    outputs: Vec<Array>,
+    inputs: Vec<ConvertedArray>,
+    outputs: Vec<ConvertedArray>,
     scratch: usize,
     /// Adds a narrow bias, the last operand, to the rounded result and rounds again; and the elements of a row.
     bias: Option<(TileFn, usize)>,
@@ -23,7 +23,7 @@ pub struct ViaF32 {
 
 /// An operand or result: its elements, the byte offset of its f32 copy in scratch, and its conversion (`None`: no
 /// copy).
-struct Array {
+struct ConvertedArray {
     elements: usize,
     at: usize,
     convert: Option<TileFn>,
@@ -48,7 +48,7 @@ impl ViaF32 {
         };
         let mut at = 0;
         let mut side = |t: &TensorType, convert: Option<TileFn>| {
-            let side = Array { elements: t.elements(), at, convert };
+            let side = ConvertedArray { elements: t.elements(), at, convert };
             at += if convert.is_some() { (t.elements() * 4).next_multiple_of(64) } else { 0 };
             side
         };
@@ -83,7 +83,7 @@ impl Kernel for ViaF32 {
         self.outputs.iter().all(|side| side.convert.is_none()) && self.inner.add_to_result()
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let mut end = 0;
         let mut inputs = io.inputs.to_vec();
         let mut outputs = io.outputs.to_vec();
@@ -122,7 +122,7 @@ impl Kernel for ViaF32 {
 
 /// The candidate for convolutions of narrow floats that have no kernel of their own.
 #[rustfmt::skip]
-pub const CANDIDATE: Candidate = Candidate::new("via_f32", EVERY, "narrow floats that no other kernel takes: \
+pub const CANDIDATE: KernelCandidate = KernelCandidate::new("via_f32", EVERY, "narrow floats that no other kernel takes: \
      whole operands are converted to f32, one pass more over them",
     |p| match &p.step.kernel {
         Plan::Op { op, bias } => answer(ViaF32::new(op, *bias, p)?, "it is no convolution of bf16 or f16"),
@@ -130,7 +130,7 @@ pub const CANDIDATE: Candidate = Candidate::new("via_f32", EVERY, "narrow floats
     });
 
 /// A product by the kernel that f32 has for it.
-pub fn product(p: &Problem<'_>) -> Answer {
+pub fn product(p: &Problem<'_>) -> CandidateResult {
     match &p.step.kernel {
         Plan::Op { op: op @ Op::DotGeneral(_), bias } => {
             answer(ViaF32::new(op, *bias, p)?, "its elements are not narrow")

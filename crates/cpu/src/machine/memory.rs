@@ -5,24 +5,24 @@ use std::sync::{Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
 /// Owned, initially zero bytes. Aligned to cache lines; from 1 MiB on to huge pages.
-pub struct Memory {
+pub struct AlignedMemory {
     ptr: *mut u8,
     bytes: usize,
     layout: Layout,
 }
 
 // SAFETY: plain bytes with one owner; access follows Rust's rules for the `Memory` itself.
-unsafe impl Send for Memory {}
+unsafe impl Send for AlignedMemory {}
 // SAFETY: as above; a shared `Memory` is only read.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for AlignedMemory {}
 
 /// Size of a huge page. Kernels walk along columns: with small pages each element would need its own TLB entry.
 const HUGE: usize = 2 << 20;
 
-impl Memory {
+impl AlignedMemory {
     /// Allocates `bytes` zero bytes.
-    pub fn new(bytes: usize) -> Result<Memory> {
-        let memory = Memory::of(bytes)?;
+    pub fn new(bytes: usize) -> Result<AlignedMemory> {
+        let memory = AlignedMemory::of(bytes)?;
         // SAFETY: the allocation has that many bytes.
         unsafe { memory.ptr.write_bytes(0, memory.layout.size()) };
         Ok(memory)
@@ -30,8 +30,8 @@ impl Memory {
 
     /// `bytes` bytes that are about to be written from end to end: until then they are whatever was there before. Pages that the
     /// system gives anew are made by the threads that write them, side by side.
-    pub fn unfilled(bytes: usize) -> Result<Memory> {
-        let memory = Memory::of(bytes)?;
+    pub fn unfilled(bytes: usize) -> Result<AlignedMemory> {
+        let memory = AlignedMemory::of(bytes)?;
         if cfg!(debug_assertions) {
             // SAFETY: the allocation has that many bytes. NaN for floats: what is left unwritten shows in tests.
             unsafe { memory.ptr.write_bytes(0xff, memory.layout.size()) };
@@ -39,7 +39,7 @@ impl Memory {
         Ok(memory)
     }
 
-    fn of(bytes: usize) -> Result<Memory> {
+    fn of(bytes: usize) -> Result<AlignedMemory> {
         // The last page is rounded up to a huge one if most of it is used.
         let huge = bytes.saturating_add(HUGE / 2) / HUGE * HUGE;
         let align = if huge > 0 { HUGE } else { systole_compile::ALIGN };
@@ -48,7 +48,7 @@ impl Memory {
         if huge > 0
             && let Some(ptr) = kept().take(layout)
         {
-            return Ok(Memory { ptr, bytes, layout });
+            return Ok(AlignedMemory { ptr, bytes, layout });
         }
         // SAFETY: the size is not zero.
         let mut ptr = unsafe { alloc(layout) };
@@ -65,7 +65,7 @@ impl Memory {
             advise_huge(ptr, layout.size());
             kept().used += layout.size();
         }
-        Ok(Memory { ptr, bytes, layout })
+        Ok(AlignedMemory { ptr, bytes, layout })
     }
 
     /// The first byte.
@@ -85,7 +85,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for AlignedMemory {
     fn drop(&mut self) {
         match self.layout.align() {
             HUGE => kept().keep(self.ptr, self.layout),
@@ -104,20 +104,20 @@ const ALWAYS_KEPT: usize = 64 << 20;
 const SMALL: usize = 256 << 20;
 
 /// Freed memory that is kept: where it begins, and its layout.
-struct Kept {
+struct FreeBlock {
     all: Vec<(usize, Layout)>,
     bytes: usize,
     /// Bytes in use, of the sizes that are kept.
     used: usize,
 }
 
-static KEPT: Mutex<Kept> = Mutex::new(Kept { all: Vec::new(), bytes: 0, used: 0 });
+static KEPT: Mutex<FreeBlock> = Mutex::new(FreeBlock { all: Vec::new(), bytes: 0, used: 0 });
 
-fn kept() -> std::sync::MutexGuard<'static, Kept> {
+fn kept() -> std::sync::MutexGuard<'static, FreeBlock> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Kept {
+impl FreeBlock {
     /// The memory that was freed last of those of a layout.
     fn take(&mut self, layout: Layout) -> Option<*mut u8> {
         let Some(at) = self.all.iter().rposition(|(_, l)| *l == layout) else {
@@ -215,25 +215,25 @@ mod tests {
     #[test]
     fn memory_is_zero_and_aligned() {
         for bytes in [0, 1, 100, 5 << 20] {
-            let m = Memory::new(bytes).unwrap();
+            let m = AlignedMemory::new(bytes).unwrap();
             assert!((m.ptr() as usize).is_multiple_of(64) && m.bytes().iter().all(|&b| b == 0));
         }
-        assert!(Memory::new(usize::MAX / 2).is_err());
+        assert!(AlignedMemory::new(usize::MAX / 2).is_err());
     }
 
     #[test]
     fn freed_memory_is_used_again_and_bounded() {
         for round in 0..50 {
-            let all: Vec<Memory> = (1..6).map(|i| Memory::unfilled(i << 21).unwrap()).collect();
+            let all: Vec<AlignedMemory> = (1..6).map(|i| AlignedMemory::unfilled(i << 21).unwrap()).collect();
             // SAFETY: the memory has that many bytes.
             all.iter().for_each(|m| unsafe { m.ptr().write_bytes(round, m.len()) });
         }
-        assert!(Memory::new(6 << 20).unwrap().bytes().iter().all(|&b| b == 0));
-        let all = |n: usize| (0..n).map(|_| Memory::unfilled(20 << 20).unwrap()).collect::<Vec<_>>();
+        assert!(AlignedMemory::new(6 << 20).unwrap().bytes().iter().all(|&b| b == 0));
+        let all = |n: usize| (0..n).map(|_| AlignedMemory::unfilled(20 << 20).unwrap()).collect::<Vec<_>>();
         let first = all(8);
         let second = all(8);
         drop(first);
-        let bounds = |kept: &Kept| {
+        let bounds = |kept: &FreeBlock| {
             assert!(kept.bytes <= ALWAYS_KEPT.max(kept.used), "{} kept, {} used", kept.bytes, kept.used);
             assert_eq!(kept.bytes, kept.all.iter().map(|(_, l)| l.size()).sum::<usize>());
             kept.bytes

@@ -5,7 +5,7 @@
 
 use crate::simd::amx;
 use crate::simd::gemm::int8_peak_loop;
-use crate::simd::level::{Isa, Level, Tile};
+use crate::simd::level::{Isa, Level, TileLoop};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use systole_ir::DType;
@@ -153,7 +153,7 @@ const CHAINS: usize = 12;
 /// Length of each chain in one burst: about 50 µs.
 const STEPS: usize = 1 << 13;
 
-impl<const N: usize> Tile for Chains<N> {
+impl<const N: usize> TileLoop for Chains<N> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: `a` and `dst` hold N floats.
@@ -225,7 +225,7 @@ fn bytes_burst(level: Level) -> f64 {
 }
 
 /// As [`fma_burst`], by tile registers: bf16 (`which` 0) or int8 (1).
-fn tiles_burst(unit: &amx::Kernels, which: usize) -> f64 {
+fn tiles_burst(unit: &amx::AmxKernels, which: usize) -> f64 {
     // SAFETY: the level is available (see `peak`).
     unsafe { (unit.at_most[which])(STEPS / 4) };
     (amx::AT_MOST[which] * (STEPS / 4)) as f64
@@ -234,7 +234,7 @@ fn tiles_burst(unit: &amx::Kernels, which: usize) -> f64 {
 /// Sums words: a loop that is limited by reads.
 struct ReadWords;
 
-impl Tile for ReadWords {
+impl TileLoop for ReadWords {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: `a` holds n words, `dst` one.

@@ -28,18 +28,18 @@ const SPIN: Duration = Duration::from_micros(100);
 pub const SERIAL_BELOW_NS: f64 = 6_000.0;
 
 /// A thread pool for parallel loops.
-pub struct Team {
-    shared: Arc<Shared>,
+pub struct ThreadPool {
+    shared: Arc<PoolShared>,
     workers: Vec<JoinHandle<()>>,
     busy: Mutex<()>,
 }
 
-struct Shared {
+struct PoolShared {
     /// Loop number (upper 32 bits), [`OPEN`], and the number of workers in the loop ([`MEMBERS`]).
     state: AtomicU64,
-    job: Mutex<Option<Job>>,
+    job: Mutex<Option<PoolJob>>,
     /// Blocks that remain, per thread.
-    ranges: Vec<Blocks>,
+    ranges: Vec<BlockRange>,
     parked: AtomicUsize,
     lock: Mutex<()>,
     wake: Condvar,
@@ -54,9 +54,9 @@ const MEMBERS: u64 = OPEN - 1;
 /// false sharing.
 #[derive(Default)]
 #[repr(align(128))]
-struct Blocks(AtomicU64);
+struct BlockRange(AtomicU64);
 
-impl Blocks {
+impl BlockRange {
     fn set(&self, range: Range<usize>) {
         self.0.store((range.start as u64) << 32 | range.end as u64, Relaxed);
     }
@@ -72,9 +72,9 @@ impl Blocks {
     }
 }
 
-/// The body of the current loop, with its lifetime erased; see [`Team::run_with`] for why that is sound.
+/// The body of the current loop, with its lifetime erased; see [`ThreadPool::run_with`] for why that is sound.
 #[derive(Clone, Copy)]
-struct Job {
+struct PoolJob {
     body: &'static (dyn Fn(usize) + Sync),
     flush: bool,
 }
@@ -83,13 +83,13 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-impl Team {
+impl ThreadPool {
     /// A team of `threads` threads, including the caller of each loop; at least 1.
-    pub fn new(threads: usize) -> Team {
-        let shared = Arc::new(Shared {
+    pub fn new(threads: usize) -> ThreadPool {
+        let shared = Arc::new(PoolShared {
             state: AtomicU64::new(0),
             job: Mutex::new(None),
-            ranges: (0..threads.max(1)).map(|_| Blocks::default()).collect(),
+            ranges: (0..threads.max(1)).map(|_| BlockRange::default()).collect(),
             parked: AtomicUsize::new(0),
             lock: Mutex::new(()),
             wake: Condvar::new(),
@@ -102,14 +102,14 @@ impl Team {
         };
         // If the system refuses a thread, the team has fewer.
         let workers = (1..threads.max(1)).filter_map(spawn).collect();
-        Team { shared, workers, busy: Mutex::new(()) }
+        ThreadPool { shared, workers, busy: Mutex::new(()) }
     }
 
     /// The team that the knob `SYSTOLE_THREADS` asks for; 0 means all cores.
-    pub fn from_knob() -> Team {
+    pub fn from_knob() -> ThreadPool {
         let asked = knobs::THREADS.get_usize().min(1024);
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Team::new(if asked == 0 { cores } else { asked })
+        ThreadPool::new(if asked == 0 { cores } else { asked })
     }
 
     /// Number of threads, including the caller.
@@ -123,7 +123,7 @@ impl Team {
         self.run_with(blocks, work_ns, false, body);
     }
 
-    /// As [`Team::run`]; `flush`: the workers flush subnormals to zero in the blocks. The caller sets its own mode.
+    /// As [`ThreadPool::run`]; `flush`: the workers flush subnormals to zero in the blocks. The caller sets its own mode.
     pub fn run_with(&self, blocks: usize, work_ns: f64, flush: bool, body: &(dyn Fn(usize) + Sync)) {
         let countable = u32::try_from(blocks).is_ok();
         let alone = self.workers.is_empty() || blocks < 2 || !countable || work_ns < SERIAL_BELOW_NS;
@@ -143,7 +143,7 @@ impl Team {
         // function returns (or unwinds) only after it has closed the loop and the last member has left.
         let body: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(body) };
         let s = &*self.shared;
-        *lock(&s.job) = Some(Job { body, flush });
+        *lock(&s.job) = Some(PoolJob { body, flush });
         let threads = s.ranges.len();
         for (i, range) in s.ranges.iter().enumerate() {
             range.set(blocks * i / threads..blocks * (i + 1) / threads);
@@ -168,7 +168,7 @@ impl Team {
     }
 }
 
-impl Drop for Team {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, SeqCst);
         drop(lock(&self.shared.lock));
@@ -201,7 +201,7 @@ fn wait_until(done: impl Fn() -> bool) {
     }
 }
 
-impl Shared {
+impl PoolShared {
     /// Runs blocks as thread `me` until none remain.
     fn take_blocks(&self, me: usize, body: &(dyn Fn(usize) + Sync)) {
         let threads = self.ranges.len();
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn every_block_runs_once_for_any_team() {
         for threads in [1, 2, 3, 8] {
-            let team = Team::new(threads);
+            let team = ThreadPool::new(threads);
             for blocks in [0usize, 1, 2, 7, 1000] {
                 for _ in 0..20 {
                     let hits: Vec<AtomicUsize> = (0..blocks).map(|_| AtomicUsize::new(0)).collect();
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn ranges_are_taken_from_both_ends() {
-        let range = Blocks::default();
+        let range = BlockRange::default();
         assert_eq!((range.take(true), range.take(false)), (None, None));
         range.set(3..7);
         let taken = [true, false, true, false, true, false].map(|first| range.take(first));
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_team_lives_on() {
-        let team = Team::new(3);
+        let team = ThreadPool::new(3);
         for _ in 0..10 {
             let caught = catch_unwind(AssertUnwindSafe(|| {
                 team.run(100, 1e9, &|i| assert!(i != 57, "block 57"));
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn many_threads_share_one_team() {
-        let team = Team::new(2);
+        let team = ThreadPool::new(2);
         std::thread::scope(|s| {
             for _ in 0..4 {
                 s.spawn(|| {

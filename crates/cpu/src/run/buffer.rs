@@ -1,10 +1,10 @@
 //! Arrays of the backend, in row-major order or in panels of columns ([`Panels`]).
 
-use crate::kernel::Cx;
-use crate::machine::memory::Memory;
-use crate::machine::thread_pool::Team;
+use crate::kernel::KernelContext;
+use crate::machine::memory::AlignedMemory;
+use crate::machine::thread_pool::ThreadPool;
 use crate::run::panel_layout;
-use crate::run::panel_layout::Panels;
+use crate::run::panel_layout::PanelLayout;
 use std::sync::OnceLock;
 use systole_ir::{Literal, Result, TensorType};
 use systole_runtime::DeviceData;
@@ -12,27 +12,27 @@ use systole_runtime::DeviceData;
 /// An array of this backend.
 pub struct CpuData {
     /// Its bytes; at least those of its type.
-    pub memory: Memory,
+    pub memory: AlignedMemory,
     /// The panels in which its elements are stored; `None`: row-major.
-    pub panels: Option<Panels>,
+    pub panels: Option<PanelLayout>,
     /// A row-major copy, made when something first asks for it.
-    rows: OnceLock<Memory>,
+    rows: OnceLock<AlignedMemory>,
 }
 
 impl CpuData {
-    pub fn new(memory: Memory, panels: Option<Panels>) -> CpuData {
+    pub fn new(memory: AlignedMemory, panels: Option<PanelLayout>) -> CpuData {
         CpuData { memory, panels, rows: OnceLock::new() }
     }
 
     /// The elements in row-major order, `size` bytes each. An array in panels is copied on the first call.
-    pub fn in_order(&self, team: &Team, size: usize) -> Result<&Memory> {
+    pub fn in_order(&self, team: &ThreadPool, size: usize) -> Result<&AlignedMemory> {
         if self.panels.is_none() {
             return Ok(&self.memory);
         }
         if let Some(made) = self.rows.get() {
             return Ok(made);
         }
-        let cx = Cx { team, flush: false };
+        let cx = KernelContext { team, flush: false };
         // SAFETY: the memory holds the array, which has the shape that `panels` says.
         let rows =
             unsafe { panel_layout::turned(&cx, [self.panels, None], size, self.memory.ptr().cast_const())? };
@@ -46,7 +46,7 @@ impl DeviceData for CpuData {
         let memory = match self.panels {
             None => &self.memory,
             Some(_) => {
-                let cx = Cx { team: &Team::new(1), flush: false };
+                let cx = KernelContext { team: &ThreadPool::new(1), flush: false };
                 let from = self.memory.ptr().cast_const();
                 // SAFETY: the memory holds the array, which has the shape that `panels` says.
                 rows = unsafe { panel_layout::turned(&cx, [self.panels, None], ty.dtype.size(), from)? };

@@ -4,33 +4,37 @@
 //! arrays. The executor itself allocates nothing large and adds no synchronisation: steps run in order, and each kernel
 //! shares its own work among the threads.
 
-use crate::kernel::{Choice, Cx, Io, Kernel, Program, StepTimes};
+use crate::kernel::{Io, Kernel, KernelChoice, KernelContext, KernelTimes, ProgramView};
 use crate::machine::trace_spans;
 use crate::run::panel_layout;
-use crate::run::panel_layout::Panels;
-use crate::run::profile::Profile;
-use crate::select::{Problem, Registry, choose};
-use crate::simd::level::Target;
+use crate::run::panel_layout::PanelLayout;
+use crate::run::profile::ProgramProfile;
+use crate::select::{KernelRegistry, Problem, choose};
+use crate::simd::level::CompileTarget;
 use smallvec::{SmallVec, smallvec};
-use systole_compile::{ALIGN, Location, Schedule, Step};
+use systole_compile::{ALIGN, Location, ProgramSchedule, Step};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
 /// A program ready to run.
 pub struct Executor {
-    schedule: Schedule,
+    schedule: ProgramSchedule,
     kernels: Vec<Box<dyn Kernel>>,
-    choices: Vec<Choice>,
+    choices: Vec<KernelChoice>,
     scratch: usize,
     /// Per step: the view whose address it computes instead of copying a slice, if it is such a step.
     makes_view: Vec<Option<usize>>,
     /// Per slot: the panels in which it is stored. Empty or `None`: row-major.
-    panels: Vec<Option<Panels>>,
-    profile: Profile,
+    panels: Vec<Option<PanelLayout>>,
+    profile: ProgramProfile,
 }
 
 impl Executor {
     /// Binds each step to a kernel.
-    pub fn new(schedule: Schedule, target: Target, registry: Registry) -> Result<Executor> {
+    pub fn new(
+        schedule: ProgramSchedule,
+        target: CompileTarget,
+        registry: KernelRegistry,
+    ) -> Result<Executor> {
         let mut kernels = Vec::with_capacity(schedule.steps.len());
         let mut choices = Vec::with_capacity(schedule.steps.len());
         for step in &schedule.steps {
@@ -39,13 +43,13 @@ impl Executor {
             choices.push(choice);
         }
         let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
-        let profile = Profile::new(kernels.len());
+        let profile = ProgramProfile::new(kernels.len());
         let makes_view = (0..kernels.len()).map(|i| schedule.views.iter().position(|v| v.by == i)).collect();
         Ok(Executor { schedule, kernels, choices, scratch, makes_view, panels: Vec::new(), profile })
     }
 
     /// Binds a program inside a step, for the same machine and registry.
-    pub fn of(schedule: &Schedule, around: &Problem<'_>) -> Result<Executor> {
+    pub fn of(schedule: &ProgramSchedule, around: &Problem<'_>) -> Result<Executor> {
         Executor::new(schedule.clone(), around.target, around.registry)
     }
 
@@ -58,25 +62,25 @@ impl Executor {
     /// Lines for listings: the parameters that are stored in panels.
     pub fn panels(&self) -> String {
         let of_param = |p: usize| {
-            let Panels { rows, columns, width } = self.panels_of_param(p)?;
+            let PanelLayout { rows, columns, width } = self.panels_of_param(p)?;
             Some(format!("  @param{p} [{rows}, {columns}] lies in panels of {width} columns\n"))
         };
         (0..self.schedule.params.len()).filter_map(of_param).collect()
     }
 
     /// The panels in which the caller has to store parameter `p`; `None`: row-major.
-    pub fn panels_of_param(&self, p: usize) -> Option<Panels> {
+    pub fn panels_of_param(&self, p: usize) -> Option<PanelLayout> {
         let slot = self.schedule.slots.iter().position(|x| x.place == Location::Param(p))?;
         self.panels_of(slot)
     }
 
     /// The panels in which a slot is stored; `None`: row-major.
-    pub fn panels_of(&self, slot: usize) -> Option<Panels> {
+    pub fn panels_of(&self, slot: usize) -> Option<PanelLayout> {
         self.panels.get(slot).copied().flatten()
     }
 
     /// The program.
-    pub fn schedule(&self) -> &Schedule {
+    pub fn schedule(&self) -> &ProgramSchedule {
         &self.schedule
     }
 
@@ -101,7 +105,7 @@ impl Executor {
     /// # Safety
     /// `params` has the addresses of the parameters that are the same, as far as the last of them; each address in
     /// `kept` has room for the bytes that [`Executor::kept`] says.
-    pub unsafe fn keep(&self, cx: &Cx<'_>, params: &[*const u8], kept: &[*mut u8]) {
+    pub unsafe fn keep(&self, cx: &KernelContext<'_>, params: &[*const u8], kept: &[*mut u8]) {
         let address = |&x: &usize| match self.schedule.slots[x].place {
             Location::Param(p) => params.get(p).copied().unwrap_or(std::ptr::null()),
             _ => std::ptr::null(),
@@ -123,7 +127,7 @@ impl Executor {
     /// [`Executor::memory_bytes`] bytes that nothing else uses.
     pub unsafe fn run(
         &self,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         params: &[*const u8],
         results: &[*mut u8],
         memory: *mut u8,
@@ -138,7 +142,7 @@ impl Executor {
     /// As for [`Executor::run`]; parameters that something was precomputed from have not changed since.
     unsafe fn run_kept(
         &self,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         params: &[*const u8],
         results: &[*mut u8],
         memory: *mut u8,
@@ -191,7 +195,7 @@ impl Executor {
     /// parameters, or empty.
     pub unsafe fn run_raw(
         &self,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         params: &[*const u8],
         results: &[*mut u8],
         memory: *mut u8,
@@ -216,7 +220,7 @@ impl Executor {
     }
 }
 
-impl Program for Executor {
+impl ProgramView for Executor {
     fn steps(&self) -> &[Step] {
         &self.schedule.steps
     }
@@ -225,11 +229,11 @@ impl Program for Executor {
         &self.kernels
     }
 
-    fn choices(&self) -> &[Choice] {
+    fn choices(&self) -> &[KernelChoice] {
         &self.choices
     }
 
-    fn times(&self, step: usize) -> Option<StepTimes> {
+    fn times(&self, step: usize) -> Option<KernelTimes> {
         self.profile.times(step)
     }
 }

@@ -1,7 +1,7 @@
 //! Which kernel each step of a program got, and why candidates of higher priority refused (`systole show --stage
 //! kernels`).
 
-use crate::kernel::{Choice, Program};
+use crate::kernel::{KernelChoice, ProgramView};
 use std::fmt::Write;
 use systole_ir::TensorType;
 
@@ -47,7 +47,7 @@ pub struct ChosenKernel {
 }
 
 impl ChosenKernel {
-    fn of(choice: &Choice) -> ChosenKernel {
+    fn of(choice: &KernelChoice) -> ChosenKernel {
         let refused = choice.refused.iter().map(|(name, why)| (name.to_string(), why.to_string()));
         ChosenKernel {
             name: format!("{}/{}", choice.family, choice.candidate),
@@ -73,13 +73,13 @@ impl ChosenKernel {
 }
 
 /// All steps of a program; the steps of nested programs follow the step that contains them.
-pub(crate) fn steps(program: &dyn Program) -> Vec<StepKernel> {
+pub(crate) fn steps(program: &dyn ProgramView) -> Vec<StepKernel> {
     let mut all = Vec::new();
     collect(program, &[], &mut all);
     all
 }
 
-fn collect(program: &dyn Program, around: &[String], all: &mut Vec<StepKernel>) {
+fn collect(program: &dyn ProgramView, around: &[String], all: &mut Vec<StepKernel>) {
     for (i, step) in program.steps().iter().enumerate() {
         all.push(StepKernel {
             program: around.to_vec(),

@@ -2,7 +2,7 @@
 
 use crate::machine::memory::{available, resident};
 use crate::run::executor::Executor;
-use systole_compile::{Holding, footprint, largest_intermediates};
+use systole_compile::{ArrayUsage, footprint, largest_intermediates};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
 /// Bytes. Programs that need less are not checked against the machine's free memory, which costs reads of system files.
@@ -13,7 +13,7 @@ const SMALL: usize = 256 << 20;
 /// returns it if no variant fits.
 pub(crate) fn check(executor: &Executor, param_names: &[String]) -> Result<()> {
     let limit = knobs::MEMORY_LIMIT.get_bytes()?;
-    let need = Need::of(executor)?;
+    let need = MemoryDemand::of(executor)?;
     if limit.is_none() && need.own() < SMALL {
         return Ok(());
     }
@@ -34,7 +34,7 @@ pub(crate) fn check(executor: &Executor, param_names: &[String]) -> Result<()> {
 }
 
 /// Bytes of a run, by kind.
-struct Need {
+struct MemoryDemand {
     arguments: usize,
     results: usize,
     /// Arena of intermediate values, and kernels' scratch.
@@ -42,11 +42,11 @@ struct Need {
     arena: usize,
 }
 
-impl Need {
-    fn of(executor: &Executor) -> Result<Need> {
+impl MemoryDemand {
+    fn of(executor: &Executor) -> Result<MemoryDemand> {
         let f = footprint(executor.schedule());
         let working = executor.memory_bytes()?;
-        Ok(Need { arguments: f.arguments, results: f.results, working, arena: f.arena })
+        Ok(MemoryDemand { arguments: f.arguments, results: f.results, working, arena: f.arena })
     }
 
     /// Bytes that a run allocates: all but its arguments.
@@ -96,9 +96,9 @@ impl Need {
     }
 }
 
-fn arguments<'a>(executor: &'a Executor, names: &'a [String]) -> impl Iterator<Item = Holding> + 'a {
+fn arguments<'a>(executor: &'a Executor, names: &'a [String]) -> impl Iterator<Item = ArrayUsage> + 'a {
     let types = executor.schedule().params.iter().zip(names);
-    types.map(|(ty, name)| Holding { ty: ty.clone(), what: format!("argument {name}") })
+    types.map(|(ty, name)| ArrayUsage { ty: ty.clone(), what: format!("argument {name}") })
 }
 
 fn mib(bytes: usize) -> String {

@@ -6,20 +6,20 @@
 //! and add to the group's own sums, and a tree adds the groups' sums. The number of groups is part of the plan, so the
 //! order of additions does not depend on the number of threads.
 
-use crate::kernel::{Cx, Inner, Io, Kernel, Ptr, with_scratch};
+use crate::kernel::{InnerProgram, Io, Kernel, KernelContext, Ptr, with_scratch};
 use crate::run::executor::Executor;
 use crate::select::Problem;
 use crate::simd::level::TileFn;
 use crate::simd::reduce_loops::adder;
 use std::sync::{Mutex, PoisonError};
-use systole_compile::{ALIGN, Blocks, Location};
+use systole_compile::{ALIGN, Location, RowBlockLoop};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Elements per block of the parallel loop that adds the groups' sums.
 const PART: usize = 1 << 13;
 
 /// A result that is summed over all blocks; every group has an array for it.
-struct Sum {
+struct BlockSum {
     elements: usize,
     bytes: usize,
     /// Bytes of an element.
@@ -31,17 +31,17 @@ struct Sum {
 
 /// A bound step of row blocks.
 pub struct BlocksKernel {
-    plan: Blocks,
-    body: Program,
+    plan: RowBlockLoop,
+    body: BlockProgram,
     /// For the last block, if it is shorter.
-    rest: Option<Program>,
-    sums: Vec<Sum>,
+    rest: Option<BlockProgram>,
+    sums: Vec<BlockSum>,
     scratch: usize,
     work_ns: f64,
 }
 
 /// The program for one block.
-struct Program {
+struct BlockProgram {
     executor: Executor,
     /// Per sum: offset in the thread's memory of the new sum if it cannot be updated in place.
     apart: Vec<Option<usize>>,
@@ -52,8 +52,12 @@ struct Program {
     kept: Vec<Option<usize>>,
 }
 
-impl Program {
-    fn new(plan: &systole_compile::Schedule, sums: &[Sum], problem: &Problem<'_>) -> Result<Program> {
+impl BlockProgram {
+    fn new(
+        plan: &systole_compile::ProgramSchedule,
+        sums: &[BlockSum],
+        problem: &Problem<'_>,
+    ) -> Result<BlockProgram> {
         let executor = Executor::of(plan, problem)?;
         let mut memory = executor.memory_bytes()?.next_multiple_of(ALIGN);
         let mut apart = Vec::new();
@@ -64,7 +68,7 @@ impl Program {
             apart.push((!in_place).then_some(memory));
             memory += if in_place { 0 } else { sum.bytes.next_multiple_of(ALIGN) };
         }
-        Ok(Program { executor, apart, memory, kept: Vec::new() })
+        Ok(BlockProgram { executor, apart, memory, kept: Vec::new() })
     }
 
     /// Reserves scratch from offset `scratch` on for what kernels precompute from parameters that are the `same` for
@@ -90,8 +94,8 @@ impl Program {
     /// `self.memory` bytes.
     unsafe fn run(
         &self,
-        cx: &Cx<'_>,
-        sums: &[Sum],
+        cx: &KernelContext<'_>,
+        sums: &[BlockSum],
         params: &[*const u8],
         results: &[*mut u8],
         memory: *mut u8,
@@ -118,21 +122,21 @@ impl Program {
 }
 
 impl BlocksKernel {
-    pub fn new(plan: &Blocks, problem: &Problem<'_>) -> Result<BlocksKernel> {
+    pub fn new(plan: &RowBlockLoop, problem: &Problem<'_>) -> Result<BlocksKernel> {
         let target = problem.target;
         let mut scratch = 0usize;
         let mut sums = Vec::new();
         for ty in &plan.sums {
             let bytes = ty.bytes();
             let (elements, size) = (ty.elements(), ty.dtype.size());
-            sums.push(Sum { elements, bytes, size, add: adder(ty.dtype, target.level), at: scratch });
+            sums.push(BlockSum { elements, bytes, size, add: adder(ty.dtype, target.level), at: scratch });
             let copies = bytes.checked_next_multiple_of(ALIGN).and_then(|b| b.checked_mul(plan.groups - 1));
             scratch = copies.and_then(|c| scratch.checked_add(c)).ok_or_else(|| {
                 Error::new(ErrorKind::Unsupported, "the sums of all groups do not fit an address space")
             })?;
         }
-        let mut body = Program::new(&plan.body, &sums, problem)?;
-        let mut rest = plan.rest.as_ref().map(|rest| Program::new(rest, &sums, problem)).transpose()?;
+        let mut body = BlockProgram::new(&plan.body, &sums, problem)?;
+        let mut rest = plan.rest.as_ref().map(|rest| BlockProgram::new(rest, &sums, problem)).transpose()?;
         let same = |p: usize| p >= sums.len() && plan.inputs[p - sums.len()].is_none();
         for program in std::iter::once(&mut body).chain(&mut rest) {
             program.take_kept(&same, &mut scratch);
@@ -142,7 +146,7 @@ impl BlocksKernel {
     }
 
     /// The array of group `g` for a sum.
-    fn sum_at(&self, sum: &Sum, g: usize, result: Ptr, scratch: Ptr) -> *mut u8 {
+    fn sum_at(&self, sum: &BlockSum, g: usize, result: Ptr, scratch: Ptr) -> *mut u8 {
         match g {
             0 => result.at(0),
             _ => scratch.at(sum.at + (g - 1) * sum.bytes.next_multiple_of(ALIGN)),
@@ -153,7 +157,7 @@ impl BlocksKernel {
     unsafe fn group(
         &self,
         g: usize,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         inputs: &[Ptr],
         outputs: &[Ptr],
         scratch: Ptr,
@@ -195,7 +199,7 @@ impl BlocksKernel {
     }
 
     /// Adds the groups' arrays in a tree, into that of group 0, which is the result.
-    unsafe fn add_groups(&self, cx: &Cx<'_>, sum: &Sum, result: Ptr, scratch: Ptr) {
+    unsafe fn add_groups(&self, cx: &KernelContext<'_>, sum: &BlockSum, result: Ptr, scratch: Ptr) {
         let groups = self.plan.groups;
         let body = |part: usize| {
             let from = part * PART;
@@ -221,12 +225,12 @@ impl Kernel for BlocksKernel {
         self.scratch
     }
 
-    fn inner(&self) -> Vec<Inner<'_>> {
+    fn inner(&self) -> Vec<InnerProgram<'_>> {
         let rest = self.rest.iter().map(|r| ("last block".into(), &r.executor as _));
         std::iter::once(("block".into(), &self.body.executor as _)).chain(rest).collect()
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let inputs: Vec<Ptr> = io.inputs.iter().map(|&p| Ptr::of(p)).collect();
         let outputs: Vec<Ptr> = io.outputs.iter().map(|&p| Ptr(p)).collect();
         let scratch = Ptr(io.scratch);

@@ -3,7 +3,7 @@
 use super::vector::{Portable32, Vector};
 
 /// Vectors that whole numbers are read as.
-pub trait Lift: Vector<T = f32> {
+pub trait DequantizeLoad: Vector<T = f32> {
     /// `n` bytes, at most all lanes; the others are 0.
     unsafe fn bytes(p: *const u8, n: usize) -> Self;
     /// `n` numbers of four bits, two in a byte, the first below.
@@ -20,7 +20,7 @@ unsafe fn word(p: *const u8, n: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-impl Lift for Portable32 {
+impl DequantizeLoad for Portable32 {
     #[inline(always)]
     unsafe fn bytes(p: *const u8, n: usize) -> Self {
         let mut all = [0.0; Self::LANES];
@@ -45,11 +45,11 @@ impl Lift for Portable32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Lift, word};
+    use super::{DequantizeLoad, word};
     use crate::simd::vector::x86::{V8x32, V16x32};
     use std::arch::x86_64::*;
 
-    impl Lift for V8x32 {
+    impl DequantizeLoad for V8x32 {
         #[inline(always)]
         unsafe fn bytes(p: *const u8, n: usize) -> Self {
             // SAFETY: the level is available, and the caller has the bytes there.
@@ -84,7 +84,7 @@ mod x86 {
         }
     }
 
-    impl Lift for V16x32 {
+    impl DequantizeLoad for V16x32 {
         #[inline(always)]
         unsafe fn bytes(p: *const u8, n: usize) -> Self {
             // SAFETY: the level is available; the mask keeps from reading more than the caller has.

@@ -2,7 +2,7 @@
 //!
 //! A microkernel computes a register tile of C: up to `M` rows by one or two vectors of columns. A is read from packed
 //! micro-panels or in place with any two strides; B is read one vector of columns at a time, packed or in place.
-//! Blocking, packing and threads are the caller's ([`Tile`] is one call). An element of C is one accumulator: a chain
+//! Blocking, packing and threads are the caller's ([`GemmTile`] is one call). An element of C is one accumulator: a chain
 //! of multiply-adds in the order of K, whatever the size of the tile. Its rounding depends on how K is blocked, not on
 //! how M and N are.
 
@@ -18,7 +18,7 @@ pub const KC: usize = 256;
 
 /// One microkernel call: `C[rows, columns] = from + A[rows, k] · B[k, columns] + bias`. Strides are in elements.
 #[derive(Clone, Copy)]
-pub struct Tile<T> {
+pub struct GemmTile<T> {
     /// K in groups: a group is one element, or the two or four narrow ones that one instruction sums.
     pub k: usize,
     /// Rows to write. A kernel that is compiled for one number of rows has exactly these.
@@ -51,7 +51,7 @@ pub struct Tile<T> {
 
 /// Layout of A as a kernel reads it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Left {
+pub enum LhsLayout {
     /// Micro-panels: the rows of one k group are adjacent, and k groups follow each other.
     Packed,
     /// In place, with any strides.
@@ -82,7 +82,7 @@ pub struct TileArgs<T> {
 ///
 /// Callers ensure that the operands cover the tile's rows, k and columns, and that the CPU has the level's
 /// instructions.
-pub type TileKernel<T> = unsafe fn(&Tile<T>);
+pub type TileKernel<T> = unsafe fn(&GemmTile<T>);
 
 /// Unrolls `body` for each row `I < M`. Accumulators stay in registers only if every index is a constant, and the
 /// compiler does not unroll this many iterations itself. A branch behind a false `const` is not compiled, so a kernel
@@ -104,8 +104,8 @@ macro_rules! each_row {
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn tile<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const PADDED: bool>(
-    t: &Tile<V::T>,
-    add: unsafe fn(&Tile<V::T>, *const V, usize),
+    t: &GemmTile<V::T>,
+    add: unsafe fn(&GemmTile<V::T>, *const V, usize),
 ) {
     // SAFETY: the caller's operands cover `M` rows, `k` and the columns; the level's instructions are available.
     unsafe {
@@ -131,7 +131,7 @@ unsafe fn tile<V: Vector, const M: usize, const N: usize, const STRIDED: bool, c
 
 /// Number of SIMD lanes of vector `j` that are columns of the tile.
 #[inline(always)]
-fn lanes_of<V: Vector>(t: &Tile<V::T>, j: usize) -> usize {
+fn lanes_of<V: Vector>(t: &GemmTile<V::T>, j: usize) -> usize {
     t.columns.saturating_sub(j * V::LANES).min(V::LANES)
 }
 
@@ -147,7 +147,7 @@ const ROWS_PER_POINTER: usize = 3;
 /// The loop over k. `MASKED`: only the tile's own columns of B may be read.
 #[inline(always)]
 unsafe fn k_loop<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const MASKED: bool>(
-    t: &Tile<V::T>,
+    t: &GemmTile<V::T>,
     acc: &mut [[V; N]; M],
 ) {
     let mut a = [t.a; M];
@@ -191,7 +191,7 @@ unsafe fn k_loop<V: Vector, const M: usize, const N: usize, const STRIDED: bool,
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
 unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, const MASKED: bool>(
-    t: &Tile<V::T>,
+    t: &GemmTile<V::T>,
     a: &mut [*const V::T; M],
     b: &mut *const V::T,
     acc: &mut [[V; N]; M],
@@ -224,7 +224,7 @@ unsafe fn step<V: Vector, const M: usize, const N: usize, const STRIDED: bool, c
 
 /// Stores accumulators (`rows` by `N` vectors) to C, plus `from` and the bias where there are any.
 #[inline(always)]
-unsafe fn add_rows<V: Vector, const N: usize>(t: &Tile<V::T>, sums: *const V, rows: usize) {
+unsafe fn add_rows<V: Vector, const N: usize>(t: &GemmTile<V::T>, sums: *const V, rows: usize) {
     for i in 0..rows {
         for j in 0..N {
             let lanes = lanes_of::<V>(t, j);
@@ -333,7 +333,7 @@ unsafe fn finish_whole<V: Vector, const M: usize, const N: usize>(
 }
 
 /// Microkernels of one vector count, indexed by rows − 1: for packed A, and for strided A (may be empty).
-pub struct Table<T: 'static> {
+pub struct MicrokernelTable<T: 'static> {
     pub packed: &'static [TileKernel<T>],
     pub strided: &'static [TileKernel<T>],
 }
@@ -341,9 +341,9 @@ pub struct Table<T: 'static> {
 macro_rules! kernels {
     ($table:ident, $run:ident, $v:ty, $t:ty, $n:literal, $padded:literal, [$($m:literal)*], [$($s:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $run<const M: usize, const STRIDED: bool>(t: &Tile<$t>) {
+        unsafe fn $run<const M: usize, const STRIDED: bool>(t: &GemmTile<$t>) {
             $(#[target_feature(enable = $feature)])?
-            unsafe fn add(t: &Tile<$t>, sums: *const $v, rows: usize) {
+            unsafe fn add(t: &GemmTile<$t>, sums: *const $v, rows: usize) {
                 // SAFETY: `TileKernel`'s contract, and that of `tile`.
                 unsafe { add_rows::<$v, $n>(t, sums, rows) }
             }
@@ -351,7 +351,7 @@ macro_rules! kernels {
             unsafe { tile::<$v, M, $n, STRIDED, $padded>(t, add) }
         }
         $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
-        static $table: Table<$t> = Table { packed: &[$($run::<$m, false>),*], strided: &[$($run::<$s, true>),*] };
+        static $table: MicrokernelTable<$t> = MicrokernelTable { packed: &[$($run::<$m, false>),*], strided: &[$($run::<$s, true>),*] };
     };
     // A and B packed or in place.
     (any $table:ident, $run:ident, $v:ty, $t:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
@@ -429,13 +429,13 @@ pub const WIDEST: usize = 256;
 
 /// Microkernels of one vector width, with their blocking.
 #[derive(Clone, Copy)]
-pub struct Shape<T: 'static> {
-    table: &'static Table<T>,
+pub struct MicrokernelShape<T: 'static> {
+    table: &'static MicrokernelTable<T>,
     /// NR: columns of a tile; and SIMD lanes of one vector.
     pub columns: usize,
     pub lanes: usize,
     /// Kernels of one vector, for the last columns.
-    narrow: Option<&'static Table<T>>,
+    narrow: Option<&'static MicrokernelTable<T>>,
     /// KC, about (blocks of K are made even), and what K is padded to a multiple of; both in k groups.
     pub chain: usize,
     pub unit: usize,
@@ -447,12 +447,12 @@ pub struct Shape<T: 'static> {
     /// Cost estimate: nanoseconds of one core for one k group of `lanes` elements of C.
     pub step_ns: f64,
     /// Set-up of tile registers, for kernels that use them.
-    pub registers: Option<Registers>,
+    pub registers: Option<TileRegisters>,
 }
 
 /// Tile-register configuration around kernel calls (AMX `LDTILECFG` and `TILERELEASE`).
 #[derive(Clone, Copy)]
-pub struct Registers {
+pub struct TileRegisters {
     /// Configures this thread's tile registers for A panels of this many rows.
     pub configure: unsafe fn(usize),
     /// Releases this thread's tile registers.
@@ -460,26 +460,30 @@ pub struct Registers {
 }
 
 /// Guard: this thread's tile registers are configured until it is dropped.
-pub struct Configured(Registers);
+pub struct TileConfigGuard(TileRegisters);
 
-impl Configured {
-    pub fn new(r: Registers, height: usize) -> Configured {
+impl TileConfigGuard {
+    pub fn new(r: TileRegisters, height: usize) -> TileConfigGuard {
         // SAFETY: such kernels are selected only where the CPU has tile registers.
         unsafe { (r.configure)(height) };
-        Configured(r)
+        TileConfigGuard(r)
     }
 }
 
-impl Drop for Configured {
+impl Drop for TileConfigGuard {
     fn drop(&mut self) {
         // SAFETY: as above.
         unsafe { (self.0.release)() };
     }
 }
 
-impl<T> Shape<T> {
-    const fn new(table: &'static Table<T>, lanes: usize, narrow: Option<&'static Table<T>>) -> Shape<T> {
-        Shape {
+impl<T> MicrokernelShape<T> {
+    const fn new(
+        table: &'static MicrokernelTable<T>,
+        lanes: usize,
+        narrow: Option<&'static MicrokernelTable<T>>,
+    ) -> MicrokernelShape<T> {
+        MicrokernelShape {
             table,
             columns: 2 * lanes,
             lanes,
@@ -494,26 +498,26 @@ impl<T> Shape<T> {
     }
 
     /// Kernels of one vector.
-    const fn single(table: &'static Table<T>, lanes: usize) -> Shape<T> {
-        Shape { columns: lanes, ..Shape::new(table, lanes, None) }
+    const fn single(table: &'static MicrokernelTable<T>, lanes: usize) -> MicrokernelShape<T> {
+        MicrokernelShape { columns: lanes, ..MicrokernelShape::new(table, lanes, None) }
     }
 
     /// Tile-register kernels: two tiles of `lanes` columns side by side, KC = `chain`, K padded to `unit`.
     pub const fn tiled(
-        table: &'static Table<T>,
+        table: &'static MicrokernelTable<T>,
         lanes: usize,
         (chain, unit): (usize, usize),
-        registers: Registers,
-    ) -> Shape<T> {
+        registers: TileRegisters,
+    ) -> MicrokernelShape<T> {
         let registers = Some(registers);
-        Shape {
+        MicrokernelShape {
             chain,
             unit,
             group: WIDEST,
             task_rows: 512,
             step_ns: 0.02,
             registers,
-            ..Shape::new(table, lanes, Some(table))
+            ..MicrokernelShape::new(table, lanes, Some(table))
         }
     }
 
@@ -529,14 +533,14 @@ impl<T> Shape<T> {
     }
 
     /// The kernel for a tile of `rows` by `columns`.
-    pub fn kernel(&self, rows: usize, left: Left, columns: usize) -> TileKernel<T> {
+    pub fn kernel(&self, rows: usize, left: LhsLayout, columns: usize) -> TileKernel<T> {
         let table = match self.narrow {
             Some(narrow) if columns <= self.lanes => narrow,
             _ => self.table,
         };
         match left {
-            Left::Packed => table.packed[rows - 1],
-            Left::Strided => table.strided[rows - 1],
+            LhsLayout::Packed => table.packed[rows - 1],
+            LhsLayout::Strided => table.strided[rows - 1],
         }
     }
 
@@ -547,14 +551,14 @@ impl<T> Shape<T> {
 }
 
 /// Accumulator types of the microkernels.
-pub trait Element: Copy + Send + Sync + Default + 'static {
+pub trait GemmElement: Copy + Send + Sync + Default + 'static {
     /// The sum of two; wraps for integers.
     fn plus(self, other: Self) -> Self;
 }
 
 macro_rules! elements {
     ($($t:ty, $plus:expr;)*) => {$(
-        impl Element for $t {
+        impl GemmElement for $t {
             #[inline(always)]
             fn plus(self, other: $t) -> $t {
                 $plus(self, other)
@@ -569,31 +573,31 @@ elements! {
 }
 
 /// The f32 kernels for N = `n`.
-pub fn shape_f32(level: Level, n: usize) -> Shape<f32> {
+pub fn shape_f32(level: Level, n: usize) -> MicrokernelShape<f32> {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 if n <= 16 => Shape::single(&AVX512_32_NARROW, 16),
+        Level::Avx512 if n <= 16 => MicrokernelShape::single(&AVX512_32_NARROW, 16),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Shape::new(&AVX512_32, 16, Some(&AVX512_32_NARROW)),
+        Level::Avx512 => MicrokernelShape::new(&AVX512_32, 16, Some(&AVX512_32_NARROW)),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 if n <= 8 => Shape::single(&AVX2_32_NARROW, 8),
+        Level::Avx2 if n <= 8 => MicrokernelShape::single(&AVX2_32_NARROW, 8),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => Shape::new(&AVX2_32, 8, Some(&AVX2_32_NARROW)),
+        Level::Avx2 => MicrokernelShape::new(&AVX2_32, 8, Some(&AVX2_32_NARROW)),
         _ => {
             let _ = n;
-            Shape::new(&PORTABLE_32, 4, None)
+            MicrokernelShape::new(&PORTABLE_32, 4, None)
         }
     }
 }
 
 /// The kernels whose k group is a pair of bf16 (`VDPBF16PS`), for N = `n`; `None` where the level lacks the
 /// instruction.
-pub fn shape_halves(level: Level, n: usize) -> Option<Shape<f32>> {
+pub fn shape_halves(level: Level, n: usize) -> Option<MicrokernelShape<f32>> {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Avx512Bf16 {
         return Some(match n {
-            ..=16 => Shape::single(&AVX512_HALVES_NARROW, 16),
-            _ => Shape::new(&AVX512_HALVES, 16, Some(&AVX512_HALVES_NARROW)),
+            ..=16 => MicrokernelShape::single(&AVX512_HALVES_NARROW, 16),
+            _ => MicrokernelShape::new(&AVX512_HALVES, 16, Some(&AVX512_HALVES_NARROW)),
         });
     }
     let _ = (level, n);
@@ -601,30 +605,30 @@ pub fn shape_halves(level: Level, n: usize) -> Option<Shape<f32>> {
 }
 
 /// The f64 kernels.
-pub fn shape_f64(level: Level) -> Shape<f64> {
+pub fn shape_f64(level: Level) -> MicrokernelShape<f64> {
     by_level!(
         level,
-        Shape::new(&AVX512_64, 8, None),
-        Shape::new(&AVX2_64, 4, None),
-        Shape::new(&PORTABLE_64, 2, None)
+        MicrokernelShape::new(&AVX512_64, 8, None),
+        MicrokernelShape::new(&AVX2_64, 4, None),
+        MicrokernelShape::new(&PORTABLE_64, 2, None)
     )
 }
 
 /// The kernels whose k group is a pair of i16.
-pub fn shape_pairs(level: Level) -> Shape<i32> {
+pub fn shape_pairs(level: Level) -> MicrokernelShape<i32> {
     by_level!(
         level,
-        Shape::new(&AVX512_PAIRS, 16, None),
-        Shape::new(&AVX2_PAIRS, 8, None),
-        Shape::new(&PORTABLE_PAIRS, 4, None)
+        MicrokernelShape::new(&AVX512_PAIRS, 16, None),
+        MicrokernelShape::new(&AVX2_PAIRS, 8, None),
+        MicrokernelShape::new(&PORTABLE_PAIRS, 4, None)
     )
 }
 
 /// The kernels whose k group is four u8 by four i8 (VNNI); `None` where the machine lacks the instruction.
-pub fn shape_quads(level: Level) -> Option<Shape<i32>> {
+pub fn shape_quads(level: Level) -> Option<MicrokernelShape<i32>> {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Avx512 && is_x86_feature_detected!("avx512vnni") {
-        return Some(Shape::new(&AVX512_QUADS, 16, None));
+        return Some(MicrokernelShape::new(&AVX512_QUADS, 16, None));
     }
     let _ = level;
     None
@@ -677,7 +681,7 @@ pub fn int8_peak_loop(level: Level) -> (unsafe fn(usize), usize) {
 
 /// A matrix in memory: element (i, j) at `i · row + j · col` elements.
 #[derive(Clone, Copy)]
-pub struct View<T> {
+pub struct MatrixView<T> {
     pub ptr: *const T,
     pub row: usize,
     pub col: usize,
@@ -692,7 +696,7 @@ pub fn packed_len(columns: usize, k: usize, n: usize) -> usize {
 ///
 /// # Safety
 /// The view covers `k` by `n`; `dst` has room for [`packed_len`] elements.
-pub unsafe fn pack_right<T: Element>(w: usize, b: View<T>, k: usize, n: usize, dst: *mut T) {
+pub unsafe fn pack_right<T: GemmElement>(w: usize, b: MatrixView<T>, k: usize, n: usize, dst: *mut T) {
     for (p, j0) in (0..n).step_by(w).enumerate() {
         let columns = w.min(n - j0);
         let panel = dst.wrapping_add(p * w * k);

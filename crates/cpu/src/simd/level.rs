@@ -42,7 +42,7 @@ impl Level {
 
 /// What a program is compiled for.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct CompileTarget {
     pub level: Level,
     /// Whether f32 products may use 16 of the 24 significand bits of each factor (split bf16).
     pub tensor_float_32: bool,
@@ -54,7 +54,7 @@ pub struct Target {
     pub flush: bool,
 }
 
-impl Target {
+impl CompileTarget {
     /// The level of element-wise programs. The instruction that rounds to bf16 always flushes subnormals, so it needs
     /// `flush`.
     pub(crate) fn programs(self) -> Level {
@@ -115,7 +115,7 @@ impl Isa for Avx512 {
 pub type TileFn = unsafe fn(*mut u8, *const u8, *const u8, *const u8, usize);
 
 /// A loop that is instantiated for each level.
-pub trait Tile {
+pub trait TileLoop {
     /// Whether it is instantiated for the vector levels. Element types and reductions that networks hardly use have the
     /// portable instance only: hundreds of instances would take a large part of this crate's compile time.
     const EVERY_LEVEL: bool = true;
@@ -128,28 +128,28 @@ pub trait Tile {
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize);
 }
 
-unsafe fn tile_portable<T: Tile>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+unsafe fn tile_portable<T: TileLoop>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
     // SAFETY: the caller's promises are those of `Tile::run`.
     unsafe { T::run::<Portable>(dst, a, b, c, n) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c")]
-unsafe fn tile_avx2<T: Tile>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+unsafe fn tile_avx2<T: TileLoop>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
     // SAFETY: the caller's promises are those of `Tile::run`.
     unsafe { T::run::<Avx2>(dst, a, b, c, n) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
-unsafe fn tile_avx512<T: Tile>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+unsafe fn tile_avx512<T: TileLoop>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
     // SAFETY: the caller's promises are those of `Tile::run`.
     unsafe { T::run::<Avx512>(dst, a, b, c, n) }
 }
 
 impl Level {
     /// The instance of a loop for this level. It may only be called where the CPU has the level.
-    pub fn tile<T: Tile>(self) -> TileFn {
+    pub fn tile<T: TileLoop>(self) -> TileFn {
         if const { !T::EVERY_LEVEL } {
             return tile_portable::<T>;
         }

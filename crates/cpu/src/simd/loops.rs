@@ -5,7 +5,7 @@
 //! the narrow type after every op. Results are therefore those of an engine that stores every intermediate value. An op
 //! without a loop is evaluated element by element.
 
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::math;
 use crate::simd::narrow_floats::{NarrowF16, WidenF16};
 use std::marker::PhantomData;
@@ -21,25 +21,25 @@ pub fn lane_size(dtype: DType) -> usize {
 }
 
 /// Rounds an f32 lane to the stored type.
-pub trait Round {
+pub trait RoundLane {
     fn round(x: f32) -> f32;
 }
-pub struct Exact;
-pub struct Bf16;
-pub struct F16;
-impl Round for Exact {
+pub struct NoRounding;
+pub struct Bf16Rounding;
+pub struct F16Rounding;
+impl RoundLane for NoRounding {
     #[inline(always)]
     fn round(x: f32) -> f32 {
         x
     }
 }
-impl Round for Bf16 {
+impl RoundLane for Bf16Rounding {
     #[inline(always)]
     fn round(x: f32) -> f32 {
         math::from_bf16(math::to_bf16(x))
     }
 }
-impl Round for F16 {
+impl RoundLane for F16Rounding {
     #[inline(always)]
     fn round(x: f32) -> f32 {
         math::from_f16(math::to_f16(x))
@@ -55,17 +55,17 @@ trait Fn2<A, Z> {
 }
 
 /// An element type of the loops.
-pub trait Lane: Copy {
+pub trait LoopElement: Copy {
     /// Whether its loops are compiled for every level; others run the portable code (see [`Tile::EVERY_LEVEL`]).
     const COMMON: bool;
 }
 macro_rules! lane_types {
-    ($($t:ty: $common:literal),*) => { $(impl Lane for $t { const COMMON: bool = $common; })* };
+    ($($t:ty: $common:literal),*) => { $(impl LoopElement for $t { const COMMON: bool = $common; })* };
 }
 lane_types!(f32: true, i32: true, u8: true, u32: true, f64: false, i8: false, i16: false, u16: false, i64: false, u64: false);
 
 struct Loop1<A, Z, F>(PhantomData<(A, Z, F)>);
-impl<A: Lane, Z: Lane, F: Fn1<A, Z>> Tile for Loop1<A, Z, F> {
+impl<A: LoopElement, Z: LoopElement, F: Fn1<A, Z>> TileLoop for Loop1<A, Z, F> {
     // Either type: f16 and bf16 are u16 in memory and f32 lanes, and u16 alone is not common.
     const EVERY_LEVEL: bool = A::COMMON || Z::COMMON;
 
@@ -80,7 +80,7 @@ impl<A: Lane, Z: Lane, F: Fn1<A, Z>> Tile for Loop1<A, Z, F> {
 }
 
 struct Loop2<A, Z, F>(PhantomData<(A, Z, F)>);
-impl<A: Lane, Z, F: Fn2<A, Z>> Tile for Loop2<A, Z, F> {
+impl<A: LoopElement, Z, F: Fn2<A, Z>> TileLoop for Loop2<A, Z, F> {
     const EVERY_LEVEL: bool = A::COMMON;
 
     #[inline(always)]
@@ -159,14 +159,14 @@ macro_rules! f32_loops {
 math::f32_functions!(f32_loops);
 
 /// An f32 function, its result rounded by `R`.
-struct Rounded<F, R>(PhantomData<(F, R)>);
-impl<F: Fn1<f32, f32>, R: Round> Fn1<f32, f32> for Rounded<F, R> {
+struct RoundedFn<F, R>(PhantomData<(F, R)>);
+impl<F: Fn1<f32, f32>, R: RoundLane> Fn1<f32, f32> for RoundedFn<F, R> {
     #[inline(always)]
     fn f<I: Isa>(a: f32) -> f32 {
         R::round(F::f::<I>(a))
     }
 }
-impl<F: Fn2<f32, f32>, R: Round> Fn2<f32, f32> for Rounded<F, R> {
+impl<F: Fn2<f32, f32>, R: RoundLane> Fn2<f32, f32> for RoundedFn<F, R> {
     #[inline(always)]
     fn f<I: Isa>(a: f32, b: f32) -> f32 {
         R::round(F::f::<I>(a, b))
@@ -208,7 +208,7 @@ impl Fn2<f32, f32> for Pow32 {
 
 /// A vector loop; then the standard library's function, in f64, for elements outside the vector method's range.
 struct Fixed1<F, const QUARTER: i64>(PhantomData<F>);
-impl<F: Fn1<f32, f32>, const QUARTER: i64> Tile for Fixed1<F, QUARTER> {
+impl<F: Fn1<f32, f32>, const QUARTER: i64> TileLoop for Fixed1<F, QUARTER> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
         // SAFETY: the caller's promises are those of `Tile::run`.
@@ -227,7 +227,7 @@ impl<F: Fn1<f32, f32>, const QUARTER: i64> Tile for Fixed1<F, QUARTER> {
 }
 
 struct FixedPow;
-impl Tile for FixedPow {
+impl TileLoop for FixedPow {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
         // SAFETY: the caller's promises are those of `Tile::run`.
@@ -338,14 +338,14 @@ macro_rules! relations {
 relations!(IsEq, ==; IsNe, !=; IsGe, >=; IsGt, >; IsLe, <=; IsLt, <;);
 
 /// Bits of an element.
-trait Bits: Copy {
+trait ElementBits: Copy {
     /// All of them where the predicate holds, else none.
     fn all_if(p: u8) -> Self;
     fn choose(self, a: Self, b: Self) -> Self;
 }
 macro_rules! bits {
     ($($t:ty),*) => { $(
-        impl Bits for $t {
+        impl ElementBits for $t {
             #[inline(always)]
             fn all_if(p: u8) -> $t {
                 <$t>::from(p != 0).wrapping_neg()
@@ -361,7 +361,7 @@ bits!(u8, u16, u32, u64);
 
 /// `pred ? a : b`; the predicate is the first operand.
 struct SelectLoop<T>(PhantomData<T>);
-impl<T: Bits> Tile for SelectLoop<T> {
+impl<T: ElementBits> TileLoop for SelectLoop<T> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, p: *const u8, a: *const u8, b: *const u8, n: usize) {
         // SAFETY: by the promises of `Tile::run`.
@@ -375,7 +375,7 @@ impl<T: Bits> Tile for SelectLoop<T> {
 }
 
 struct Clamp32;
-impl Tile for Clamp32 {
+impl TileLoop for Clamp32 {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, lo: *const u8, x: *const u8, hi: *const u8, n: usize) {
         // SAFETY: by the promises of `Tile::run`.
@@ -406,27 +406,27 @@ casts!(
     u8 => f32, f64, i32, i64, u32; u16 => f32, i32; u32 => f32, f64, i32, u64, i64; u64 => f32, u32;
 );
 
-fn loop1<A: Lane, Z: Lane, F: Fn1<A, Z>>(level: Level) -> TileFn {
+fn loop1<A: LoopElement, Z: LoopElement, F: Fn1<A, Z>>(level: Level) -> TileFn {
     level.tile::<Loop1<A, Z, F>>()
 }
 
-fn loop2<A: Lane, Z, F: Fn2<A, Z>>(level: Level) -> TileFn {
+fn loop2<A: LoopElement, Z, F: Fn2<A, Z>>(level: Level) -> TileFn {
     level.tile::<Loop2<A, Z, F>>()
 }
 
 fn float1<F: Fn1<f32, f32>>(dtype: DType, level: Level) -> TileFn {
     match dtype {
-        DType::BF16 => loop1::<f32, f32, Rounded<F, Bf16>>(level),
-        DType::F16 => loop1::<f32, f32, Rounded<F, F16>>(level),
-        _ => loop1::<f32, f32, Rounded<F, Exact>>(level),
+        DType::BF16 => loop1::<f32, f32, RoundedFn<F, Bf16Rounding>>(level),
+        DType::F16 => loop1::<f32, f32, RoundedFn<F, F16Rounding>>(level),
+        _ => loop1::<f32, f32, RoundedFn<F, NoRounding>>(level),
     }
 }
 
 fn float2<F: Fn2<f32, f32>>(dtype: DType, level: Level) -> TileFn {
     match dtype {
-        DType::BF16 => loop2::<f32, f32, Rounded<F, Bf16>>(level),
-        DType::F16 => loop2::<f32, f32, Rounded<F, F16>>(level),
-        _ => loop2::<f32, f32, Rounded<F, Exact>>(level),
+        DType::BF16 => loop2::<f32, f32, RoundedFn<F, Bf16Rounding>>(level),
+        DType::F16 => loop2::<f32, f32, RoundedFn<F, F16Rounding>>(level),
+        _ => loop2::<f32, f32, RoundedFn<F, NoRounding>>(level),
     }
 }
 
@@ -532,7 +532,7 @@ fn binary(op: Binary, dtype: DType, level: Level) -> Option<TileFn> {
     })
 }
 
-fn int_order<T: Int + Lane>(op: Binary, level: Level) -> Option<TileFn> {
+fn int_order<T: Int + LoopElement>(op: Binary, level: Level) -> Option<TileFn> {
     match op {
         Binary::Maximum => Some(loop2::<T, T, IntMax>(level)),
         Binary::Minimum => Some(loop2::<T, T, IntMin>(level)),
@@ -540,7 +540,7 @@ fn int_order<T: Int + Lane>(op: Binary, level: Level) -> Option<TileFn> {
     }
 }
 
-fn int_binary<T: Int + Lane>(op: Binary, level: Level) -> Option<TileFn> {
+fn int_binary<T: Int + LoopElement>(op: Binary, level: Level) -> Option<TileFn> {
     Some(match op {
         Binary::Add => loop2::<T, T, IntAdd>(level),
         Binary::Subtract => loop2::<T, T, IntSub>(level),
@@ -570,7 +570,7 @@ fn compare(direction: Direction, dtype: DType, level: Level) -> TileFn {
     }
 }
 
-fn compare_lanes<T: PartialOrd + Lane>(direction: Direction, level: Level) -> TileFn {
+fn compare_lanes<T: PartialOrd + LoopElement>(direction: Direction, level: Level) -> TileFn {
     match direction {
         Direction::Eq => loop2::<T, u8, IsEq>(level),
         Direction::Ne => loop2::<T, u8, IsNe>(level),
@@ -581,7 +581,7 @@ fn compare_lanes<T: PartialOrd + Lane>(direction: Direction, level: Level) -> Ti
     }
 }
 
-fn cast<A: Lane, Z: Lane>(level: Level) -> TileFn
+fn cast<A: LoopElement, Z: LoopElement>(level: Level) -> TileFn
 where
     CastLoop<A, Z>: Fn1<A, Z>,
 {
@@ -651,8 +651,8 @@ pub fn widen(dtype: DType, level: Level) -> Option<TileFn> {
 
 /// Interleaves 16-bit numbers into 32-bit words: the low half from `a`, the high half from `b`; zero for an absent
 /// operand.
-struct Interleave<const A: bool, const B: bool>;
-impl<const A: bool, const B: bool> Tile for Interleave<A, B> {
+struct InterleaveU16<const A: bool, const B: bool>;
+impl<const A: bool, const B: bool> TileLoop for InterleaveU16<A, B> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
         // SAFETY: by the promises of `Tile::run`, for the operands that are present.
@@ -676,18 +676,18 @@ impl<const A: bool, const B: bool> Tile for Interleave<A, B> {
 
 /// Interleaves two arrays of bf16 into 32-bit words (VNNI pairs).
 #[derive(Clone, Copy)]
-pub struct Pairs {
+pub struct InterleaveBf16 {
     both: TileFn,
     first: TileFn,
     second: TileFn,
 }
 
-impl Pairs {
-    pub fn new(level: Level) -> Pairs {
-        Pairs {
-            both: level.tile::<Interleave<true, true>>(),
-            first: level.tile::<Interleave<true, false>>(),
-            second: level.tile::<Interleave<false, true>>(),
+impl InterleaveBf16 {
+    pub fn new(level: Level) -> InterleaveBf16 {
+        InterleaveBf16 {
+            both: level.tile::<InterleaveU16<true, true>>(),
+            first: level.tile::<InterleaveU16<true, false>>(),
+            second: level.tile::<InterleaveU16<false, true>>(),
         }
     }
 

@@ -37,7 +37,7 @@ pub type PackFn<T> = unsafe fn(&[PanelArgs<T>]);
 
 /// How stored integers form groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Group {
+pub enum IntegerGroup {
     /// Four bytes, unchanged.
     Bytes,
     /// Four signed bytes, 128 added to each: unsigned.
@@ -50,20 +50,20 @@ pub enum Group {
 pub fn floats(stored: DType, level: Level) -> PackFn<f32> {
     match (stored, level) {
         #[cfg(target_arch = "x86_64")]
-        (DType::BF16, Level::Avx512) => avx512::panel::<x86::Bf16>,
+        (DType::BF16, Level::Avx512) => avx512::panel::<x86::Bf16Load>,
         #[cfg(target_arch = "x86_64")]
-        (DType::F16, Level::Avx512) => avx512::panel::<x86::F16>,
+        (DType::F16, Level::Avx512) => avx512::panel::<x86::F16Load>,
         #[cfg(target_arch = "x86_64")]
-        (_, Level::Avx512) => avx512::panel::<x86::Word>,
+        (_, Level::Avx512) => avx512::panel::<x86::WordLoad>,
         #[cfg(target_arch = "x86_64")]
-        (DType::BF16, Level::Avx2) => avx2::panel::<x86::Bf16>,
+        (DType::BF16, Level::Avx2) => avx2::panel::<x86::Bf16Load>,
         #[cfg(target_arch = "x86_64")]
-        (DType::F16, Level::Avx2) => avx2::panel::<x86::F16>,
+        (DType::F16, Level::Avx2) => avx2::panel::<x86::F16Load>,
         #[cfg(target_arch = "x86_64")]
-        (_, Level::Avx2) => avx2::panel::<x86::Word>,
+        (_, Level::Avx2) => avx2::panel::<x86::WordLoad>,
         (DType::BF16, _) => plain::<f32, Bf16Cell>,
         (DType::F16, _) => plain::<f32, F16Cell>,
-        _ => plain::<f32, Same>,
+        _ => plain::<f32, UnconvertedCell>,
     }
 }
 
@@ -75,17 +75,17 @@ pub fn halves() -> PackFn<f32> {
 
 /// Packs f64.
 pub fn doubles() -> PackFn<f64> {
-    plain::<f64, Same>
+    plain::<f64, UnconvertedCell>
 }
 
 /// Packs integers in groups; `None` where the group cannot hold the stored type.
-pub fn integers(stored: DType, group: Group, level: Level) -> Option<PackFn<i32>> {
+pub fn integers(stored: DType, group: IntegerGroup, level: Level) -> Option<PackFn<i32>> {
     Some(match (stored, group) {
-        (DType::I8 | DType::U8, Group::Bytes) => quads::<0>(level),
-        (DType::I8, Group::Offset) => quads::<{ FLIP }>(level),
-        (DType::I8, Group::Words) => pairs::<i8>,
-        (DType::U8, Group::Words) => pairs::<u8>,
-        (DType::I16, Group::Words) => pairs::<i16>,
+        (DType::I8 | DType::U8, IntegerGroup::Bytes) => quads::<0>(level),
+        (DType::I8, IntegerGroup::Offset) => quads::<{ FLIP }>(level),
+        (DType::I8, IntegerGroup::Words) => pairs::<i8>,
+        (DType::U8, IntegerGroup::Words) => pairs::<u8>,
+        (DType::I16, IntegerGroup::Words) => pairs::<i16>,
         _ => return None,
     })
 }
@@ -102,12 +102,12 @@ fn quads<const FLIP: u32>(level: Level) -> PackFn<i32> {
 }
 
 /// Loads one stored element as the panel's type.
-pub trait Cell<T> {
+pub trait PanelElement<T> {
     unsafe fn get(p: *const u8) -> T;
 }
 
-pub struct Same;
-impl<T: Copy> Cell<T> for Same {
+pub struct UnconvertedCell;
+impl<T: Copy> PanelElement<T> for UnconvertedCell {
     #[inline(always)]
     unsafe fn get(p: *const u8) -> T {
         // SAFETY: the caller has an element there.
@@ -116,7 +116,7 @@ impl<T: Copy> Cell<T> for Same {
 }
 
 pub struct Bf16Cell;
-impl Cell<f32> for Bf16Cell {
+impl PanelElement<f32> for Bf16Cell {
     #[inline(always)]
     unsafe fn get(p: *const u8) -> f32 {
         // SAFETY: the caller has an element there.
@@ -125,7 +125,7 @@ impl Cell<f32> for Bf16Cell {
 }
 
 pub struct F16Cell;
-impl Cell<f32> for F16Cell {
+impl PanelElement<f32> for F16Cell {
     #[inline(always)]
     unsafe fn get(p: *const u8) -> f32 {
         // SAFETY: the caller has an element there.
@@ -134,12 +134,12 @@ impl Cell<f32> for F16Cell {
 }
 
 /// Element by element, with the source's smaller stride innermost.
-unsafe fn plain<T: Copy + Default, C: Cell<T>>(panels: &[PanelArgs<T>]) {
+unsafe fn plain<T: Copy + Default, C: PanelElement<T>>(panels: &[PanelArgs<T>]) {
     // SAFETY: by the promise of `PackFn`.
     panels.iter().for_each(|p| unsafe { plain_panel::<T, C>(p) });
 }
 
-unsafe fn plain_panel<T: Copy + Default, C: Cell<T>>(p: &PanelArgs<T>) {
+unsafe fn plain_panel<T: Copy + Default, C: PanelElement<T>>(p: &PanelArgs<T>) {
     // SAFETY: by the promise of `PackFn`.
     unsafe { part::<T, C>(p, 0..p.lanes, 0..p.k) };
     for step in 0..p.k {
@@ -152,7 +152,7 @@ unsafe fn plain_panel<T: Copy + Default, C: Cell<T>>(p: &PanelArgs<T>) {
 
 /// A range of lanes and groups of a panel (groups of one element).
 #[inline(always)]
-unsafe fn part<T: Copy, C: Cell<T>>(
+unsafe fn part<T: Copy, C: PanelElement<T>>(
     p: &PanelArgs<T>,
     lanes: std::ops::Range<usize>,
     steps: std::ops::Range<usize>,
@@ -225,12 +225,12 @@ unsafe fn pairs_of_panel<T, S: Copy + Into<i16>>(p: &PanelArgs<T>) {
 /// Vector loads of stored types, as 32-bit SIMD lanes.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Bf16Cell, Cell, F16Cell, Same};
+    use super::{Bf16Cell, F16Cell, PanelElement, UnconvertedCell};
     use std::arch::x86_64::*;
 
     /// Vector loads of a stored type. Callers ensure that the CPU has the instructions of each.
-    pub trait Stored {
-        type Cell: Cell<f32>;
+    pub trait VectorLoad {
+        type Cell: PanelElement<f32>;
         const SIZE: usize;
         /// AVX-512: the lanes of the mask, zero elsewhere.
         unsafe fn load16(p: *const u8, mask: __mmask16) -> __m512;
@@ -239,9 +239,9 @@ mod x86 {
     }
 
     /// f32, or any four bytes.
-    pub struct Word;
-    impl Stored for Word {
-        type Cell = Same;
+    pub struct WordLoad;
+    impl VectorLoad for WordLoad {
+        type Cell = UnconvertedCell;
         const SIZE: usize = 4;
         #[inline(always)]
         unsafe fn load16(p: *const u8, mask: __mmask16) -> __m512 {
@@ -255,8 +255,8 @@ mod x86 {
         }
     }
 
-    pub struct Bf16;
-    impl Stored for Bf16 {
+    pub struct Bf16Load;
+    impl VectorLoad for Bf16Load {
         type Cell = Bf16Cell;
         const SIZE: usize = 2;
         #[inline(always)]
@@ -277,8 +277,8 @@ mod x86 {
         }
     }
 
-    pub struct F16;
-    impl Stored for F16 {
+    pub struct F16Load;
+    impl VectorLoad for F16Load {
         type Cell = F16Cell;
         const SIZE: usize = 2;
         #[inline(always)]
@@ -296,7 +296,7 @@ mod x86 {
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512 {
-    use super::x86::{Stored, Word};
+    use super::x86::{VectorLoad, WordLoad};
     use super::{PanelArgs, pairs_of_panel, plain, quads_of_panel};
     use std::arch::x86_64::*;
 
@@ -310,7 +310,7 @@ pub(crate) mod avx512 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    pub unsafe fn panel<S: Stored>(panels: &[PanelArgs<f32>]) {
+    pub unsafe fn panel<S: VectorLoad>(panels: &[PanelArgs<f32>]) {
         let Some(first) = panels.first() else { return };
         // SAFETY: by the promise of `PackFn`.
         unsafe {
@@ -326,7 +326,7 @@ pub(crate) mod avx512 {
 
     /// Lanes are contiguous in the source: copies row by row, across all panels.
     #[inline(always)]
-    unsafe fn rows<S: Stored>(panels: &[PanelArgs<f32>], k: usize) {
+    unsafe fn rows<S: VectorLoad>(panels: &[PanelArgs<f32>], k: usize) {
         for step in 0..k {
             for p in panels {
                 let (from, to) = (p.src.wrapping_add(step * p.step), p.dst.wrapping_add(step * p.stride));
@@ -362,7 +362,7 @@ pub(crate) mod avx512 {
 
     /// K is contiguous in the source: transposes 16 × 16 blocks. `flip` is XORed to the bits of each present element.
     #[inline(always)]
-    unsafe fn columns<S: Stored>(p: &PanelArgs<f32>, flip: f32) {
+    unsafe fn columns<S: VectorLoad>(p: &PanelArgs<f32>, flip: f32) {
         let steps = p.k;
         // SAFETY: masks keep reads and writes within the lanes and K of source and panel.
         unsafe {
@@ -450,7 +450,7 @@ pub(crate) mod avx512 {
                 // The two of a pair are adjacent: pairs are transposed as 32-bit words.
                 panels
                     .iter()
-                    .for_each(|p| columns::<Word>(&PanelArgs { k: whole, products: whole, ..*p }, 0.0));
+                    .for_each(|p| columns::<WordLoad>(&PanelArgs { k: whole, products: whole, ..*p }, 0.0));
             } else if first.lane == 2 {
                 halves_of_rows(panels, whole);
             } else {
@@ -517,7 +517,7 @@ pub(crate) mod avx512 {
                     dst: p.dst.cast::<f32>(),
                     stride: p.stride,
                 };
-                columns::<Word>(&words, f32::from_bits(FLIP));
+                columns::<WordLoad>(&words, f32::from_bits(FLIP));
             } else if p.lane == 1 {
                 interleaved::<FLIP>(p, full);
             } else {
@@ -565,18 +565,18 @@ pub(crate) mod avx512 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::x86::Stored;
+    use super::x86::VectorLoad;
     use super::{PanelArgs, part, plain_panel};
     use std::arch::x86_64::*;
 
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub unsafe fn panel<S: Stored>(panels: &[PanelArgs<f32>]) {
+    pub unsafe fn panel<S: VectorLoad>(panels: &[PanelArgs<f32>]) {
         // SAFETY: by the promise of `PackFn`.
         panels.iter().for_each(|p| unsafe { one::<S>(p) });
     }
 
     #[inline(always)]
-    unsafe fn one<S: Stored>(p: &PanelArgs<f32>) {
+    unsafe fn one<S: VectorLoad>(p: &PanelArgs<f32>) {
         // SAFETY: by the promise of `PackFn`; whole vectors are read and written only where there are eight lanes.
         unsafe {
             if p.lane != S::SIZE && p.step != S::SIZE {

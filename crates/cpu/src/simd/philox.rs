@@ -1,7 +1,7 @@
 //! Philox4x32-10, vectorised over counters. Bit-identical to `systole_ir::op::rng`, whose documentation says how words
 //! and elements correspond.
 
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::lanes_mut;
 
 /// The low and the high 32 bits.
@@ -10,7 +10,7 @@ pub fn halves(x: u64) -> [u32; 2] {
 }
 
 /// Key and first counter of a generator.
-pub struct Start {
+pub struct PhiloxStart {
     pub key: u64,
     pub counter: u128,
 }
@@ -29,13 +29,13 @@ pub fn runs(first: u128, n: usize, mut f: impl FnMut([u32; 4], std::ops::Range<u
     }
 }
 
-/// Four words for each of `n` counters, `dst: [n, 4]`; `a` points to the [`Start`].
+/// Four words for each of `n` counters, `dst: [n, 4]`; `a` points to the [`PhiloxStart`].
 pub struct Philox;
-impl Tile for Philox {
+impl TileLoop for Philox {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: by the promises of `Tile::run`, with the operands that the type's documentation names.
-        let (start, out) = unsafe { (&*a.cast::<Start>(), lanes_mut::<[u32; 4]>(dst, n)) };
+        let (start, out) = unsafe { (&*a.cast::<PhiloxStart>(), lanes_mut::<[u32; 4]>(dst, n)) };
         let [k0, k1] = halves(start.key);
         runs(start.counter, n, |[a, b, c, d], range| {
             for (j, out) in out[range].iter_mut().enumerate() {
@@ -55,19 +55,19 @@ impl Tile for Philox {
 }
 
 /// Key and first counter of a Philox state of two or three words.
-pub fn start_of(state: &[u64]) -> Start {
+pub fn start_of(state: &[u64]) -> PhiloxStart {
     // With two words of state, the key is also the counter's high half.
     let high = *state.get(2).unwrap_or(&state[0]);
-    Start { key: state[0], counter: (high as u128) << 64 | state[1] as u128 }
+    PhiloxStart { key: state[0], counter: (high as u128) << 64 | state[1] as u128 }
 }
 
 /// Random access to the 32-bit elements of one Philox draw.
-pub struct Words(TileFn);
+pub struct PhiloxWords(TileFn);
 
-impl Words {
+impl PhiloxWords {
     /// For a level (its vector instructions).
-    pub fn new(level: Level) -> Words {
-        Words(level.tile::<Philox>())
+    pub fn new(level: Level) -> PhiloxWords {
+        PhiloxWords(level.tile::<Philox>())
     }
 
     /// Writes the `n` elements from index `first` on to `buffer`; returns where the first one is in it.

@@ -3,11 +3,11 @@
 //! Values equal those of `reduce_window` with `maximum`, argmax that of `select_and_scatter` with `ge`: also for NaN,
 //! ties, and zeros of both signs.
 
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::{lanes, lanes_mut};
 use crate::simd::math;
 use crate::simd::narrow_floats::{NarrowF16, WidenF16};
-use crate::simd::stored_elements::{Bf16, Cell, F16};
+use crate::simd::stored_elements::{Bf16Bits, F16Bits, StoredElement};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use systole_compile::{DEAD, Relu};
@@ -16,7 +16,7 @@ use systole_ir::DType;
 /// Channels compared at a time; their state stays in L1.
 const LANES: usize = 64;
 /// A row of adjacent windows, channels innermost. Strides are in elements.
-pub struct Row {
+pub struct PoolRowArgs {
     /// Window height and width.
     pub window: [usize; 2],
     /// Stride between windows.
@@ -29,15 +29,15 @@ pub struct Row {
     pub argmax: *mut u8,
 }
 
-/// Pools `n` windows. `dst`: maxima, `[n, channels]`; `a`: the operand at the first window; `b`: a [`Row`]. `A` and `Z`
+/// Pools `n` windows. `dst`: maxima, `[n, channels]`; `a`: the operand at the first window; `b`: a [`PoolRowArgs`]. `A` and `Z`
 /// are the stored types of operand and result; all values must be representable in `Z`.
 pub struct PoolRow<A, Z>(PhantomData<(A, Z)>);
-impl<A: Cell<Lane = f32>, Z: Cell<Lane = f32>> Tile for PoolRow<A, Z> {
+impl<A: StoredElement<Lane = f32>, Z: StoredElement<Lane = f32>> TileLoop for PoolRow<A, Z> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
         // SAFETY: by the promises of `Tile::run`, with the operands that the type's documentation names.
         unsafe {
-            let r = &*b.cast::<Row>();
+            let r = &*b.cast::<PoolRowArgs>();
             for i in 0..n {
                 let mut at = 0;
                 while at < r.channels {
@@ -60,17 +60,17 @@ const WIDENED: usize = 64;
 
 /// As [`PoolRow`] to f16, of f32 (`WIDE`) or of f16: elements are widened, and maxima rounded, by instructions.
 struct PoolF16<const WIDE: bool>;
-impl<const WIDE: bool> Tile for PoolF16<WIDE> {
+impl<const WIDE: bool> TileLoop for PoolF16<WIDE> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
         // SAFETY: as for `PoolRow`; a window of at most `WIDENED` elements is written before it is pooled.
         unsafe {
-            let r = &*b.cast::<Row>();
+            let r = &*b.cast::<PoolRowArgs>();
             let [height, width] = r.window;
             if !WIDE && height * width > WIDENED {
-                return Level::Portable.tile::<PoolRow<F16, F16>>()(dst, a, b, c, n);
+                return Level::Portable.tile::<PoolRow<F16Bits, F16Bits>>()(dst, a, b, c, n);
             }
-            let near = Row { line: width * LANES, channels: LANES, ..*r };
+            let near = PoolRowArgs { line: width * LANES, channels: LANES, ..*r };
             let mut wide = [const { MaybeUninit::<[f32; LANES]>::uninit() }; WIDENED];
             let mut top = [0f32; LANES];
             for i in 0..n {
@@ -99,9 +99,9 @@ impl<const WIDE: bool> Tile for PoolF16<WIDE> {
 
 /// Pools some channels of a window.
 #[inline(always)]
-unsafe fn pool<A: Cell<Lane = f32>, Z: Cell<Lane = f32>>(
+unsafe fn pool<A: StoredElement<Lane = f32>, Z: StoredElement<Lane = f32>>(
     x: *const A,
-    r: &Row,
+    r: &PoolRowArgs,
     y: &mut [Z],
     argmax: Option<&mut [u8]>,
 ) {
@@ -129,7 +129,13 @@ fn mark<const RELU: bool>(kept: f32) -> u32 {
 
 /// Stores maxima and argmax of one window's channels. Where ReLU of the maxima is inactive, argmax has [`DEAD`].
 #[inline(always)]
-fn put<Z: Cell<Lane = f32>>(r: &Row, y: &mut [Z], argmax: Option<&mut [u8]>, top: &[f32], which: &[u32]) {
+fn put<Z: StoredElement<Lane = f32>>(
+    r: &PoolRowArgs,
+    y: &mut [Z],
+    argmax: Option<&mut [u8]>,
+    top: &[f32],
+    which: &[u32],
+) {
     let after = r.relu == Relu::After;
     for (y, top) in y.iter_mut().zip(top) {
         *y = Z::store(if after { relu(*top) } else { *top });
@@ -143,9 +149,9 @@ fn put<Z: Cell<Lane = f32>>(r: &Row, y: &mut [Z], argmax: Option<&mut [u8]>, top
 
 /// A window of any size.
 #[inline(always)]
-unsafe fn window<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
+unsafe fn window<A: StoredElement<Lane = f32>, Z: StoredElement<Lane = f32>, const RELU: bool>(
     x: *const A,
-    r: &Row,
+    r: &PoolRowArgs,
     y: &mut [Z],
     argmax: Option<&mut [u8]>,
 ) {
@@ -174,9 +180,9 @@ unsafe fn window<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
 
 /// A 2×2 window, the usual case, in registers.
 #[inline(always)]
-unsafe fn four<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
+unsafe fn four<A: StoredElement<Lane = f32>, Z: StoredElement<Lane = f32>, const RELU: bool>(
     x: *const A,
-    r: &Row,
+    r: &PoolRowArgs,
     y: &mut [Z],
     argmax: Option<&mut [u8]>,
 ) {
@@ -206,8 +212,8 @@ unsafe fn four<A: Cell<Lane = f32>, Z: Cell<Lane = f32>, const RELU: bool>(
 pub fn pool_row(operand: DType, result: DType, level: Level) -> Option<TileFn> {
     match (operand, result) {
         (DType::F32, DType::F32) => Some(level.tile::<PoolRow<f32, f32>>()),
-        (DType::F32, DType::BF16) => Some(level.tile::<PoolRow<f32, Bf16>>()),
-        (DType::BF16, DType::BF16) => Some(level.tile::<PoolRow<Bf16, Bf16>>()),
+        (DType::F32, DType::BF16) => Some(level.tile::<PoolRow<f32, Bf16Bits>>()),
+        (DType::BF16, DType::BF16) => Some(level.tile::<PoolRow<Bf16Bits, Bf16Bits>>()),
         (DType::F32, DType::F16) => Some(level.tile::<PoolF16<true>>()),
         (DType::F16, DType::F16) => Some(level.tile::<PoolF16<false>>()),
         _ => None,

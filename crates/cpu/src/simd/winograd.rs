@@ -14,7 +14,7 @@ use crate::simd::vector::x86;
 pub const COMPONENTS: usize = 16;
 
 /// Tiles to transform, and the destination. Strides are in elements.
-pub struct Tiles {
+pub struct InputTiles {
     /// First elements of the `count` tiles, as offsets from `from`; row and column strides; channels to transform.
     pub from: *const f32,
     pub offsets: *const usize,
@@ -30,7 +30,7 @@ pub struct Tiles {
 
 /// Transformed results of a strip and the destination of their output tiles. Tiles `[images, rows, columns]` follow
 /// each other. Strides are in elements.
-pub struct Pixels {
+pub struct OutputTiles {
     pub from: *const f32,
     pub pitch: usize,
     pub component: usize,
@@ -51,7 +51,7 @@ pub struct Pixels {
 
 /// 3×3 filters and their transforms, `rows` by `elements`. Tap `t` is at `taps + t · tap`, rows `row` apart; component
 /// `p` is at `components + p · component`, rows of whole vectors `wide` apart.
-pub struct Window {
+pub struct FilterTransforms {
     pub taps: *mut f32,
     pub tap: usize,
     pub row: usize,
@@ -67,21 +67,21 @@ pub struct Window {
 
 /// The transforms of one level.
 #[derive(Clone, Copy)]
-pub struct Transforms {
+pub struct WinogradTransforms {
     /// `Bᵀ d B`
-    pub input: unsafe fn(&Tiles),
+    pub input: unsafe fn(&InputTiles),
     /// `A dy Aᵀ`
-    pub cotangent: unsafe fn(&Tiles),
+    pub cotangent: unsafe fn(&InputTiles),
     /// `Aᵀ m A`
-    pub result: unsafe fn(&Pixels),
+    pub result: unsafe fn(&OutputTiles),
     /// `G g Gᵀ`
-    pub kernel: unsafe fn(&Window),
+    pub kernel: unsafe fn(&FilterTransforms),
     /// `Gᵀ u G`
-    pub gradient: unsafe fn(&Window),
+    pub gradient: unsafe fn(&FilterTransforms),
 }
 
-impl Transforms {
-    pub fn of(level: Level) -> Transforms {
+impl WinogradTransforms {
+    pub fn of(level: Level) -> WinogradTransforms {
         match level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 | Level::Avx512Bf16 | Level::Amx => AVX512,
@@ -137,7 +137,7 @@ unsafe fn across<V: Vector<T = f32>>(i: usize, x: *const f32, step: usize, lanes
 }
 
 #[inline(always)]
-unsafe fn input<V: Vector<T = f32>>(t: &Tiles) {
+unsafe fn input<V: Vector<T = f32>>(t: &InputTiles) {
     // SAFETY: by the caller's promise, tiles and components hold all channels.
     unsafe {
         for tile in 0..t.count {
@@ -164,7 +164,7 @@ unsafe fn input<V: Vector<T = f32>>(t: &Tiles) {
 }
 
 #[inline(always)]
-unsafe fn cotangent<V: Vector<T = f32>>(t: &Tiles) {
+unsafe fn cotangent<V: Vector<T = f32>>(t: &InputTiles) {
     // SAFETY: as for `input`.
     unsafe {
         let zero = V::splat(0.0);
@@ -191,7 +191,7 @@ unsafe fn cotangent<V: Vector<T = f32>>(t: &Tiles) {
 }
 
 #[inline(always)]
-unsafe fn result<V: Vector<T = f32>>(r: &Pixels) {
+unsafe fn result<V: Vector<T = f32>>(r: &OutputTiles) {
     // SAFETY: by the caller's promise, components hold whole vectors of all features, pixels all features.
     unsafe {
         let mut from = r.from;
@@ -258,7 +258,7 @@ unsafe fn three<V: Vector<T = f32>>(a: V, b: V, c: V, d: V) -> [V; 3] {
 }
 
 #[inline(always)]
-unsafe fn kernel<V: Vector<T = f32>>(w: &Window) {
+unsafe fn kernel<V: Vector<T = f32>>(w: &FilterTransforms) {
     // SAFETY: by the caller's promise, taps and components hold all rows, both of whole vectors here.
     unsafe {
         for row in 0..w.rows {
@@ -289,7 +289,7 @@ unsafe fn kernel<V: Vector<T = f32>>(w: &Window) {
 }
 
 #[inline(always)]
-unsafe fn gradient<V: Vector<T = f32>>(w: &Window) {
+unsafe fn gradient<V: Vector<T = f32>>(w: &FilterTransforms) {
     // SAFETY: by the caller's promise, components hold whole vectors of all rows, taps all elements.
     unsafe {
         for row in 0..w.rows {
@@ -323,13 +323,13 @@ unsafe fn gradient<V: Vector<T = f32>>(w: &Window) {
 macro_rules! transforms {
     ($name:ident, $v:ty $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
-        const $name: Transforms = {
-            transforms!(@of input, Tiles, $v $(, $feature)?);
-            transforms!(@of cotangent, Tiles, $v $(, $feature)?);
-            transforms!(@of result, Pixels, $v $(, $feature)?);
-            transforms!(@of kernel, Window, $v $(, $feature)?);
-            transforms!(@of gradient, Window, $v $(, $feature)?);
-            Transforms { input, cotangent, result, kernel, gradient }
+        const $name: WinogradTransforms = {
+            transforms!(@of input, InputTiles, $v $(, $feature)?);
+            transforms!(@of cotangent, InputTiles, $v $(, $feature)?);
+            transforms!(@of result, OutputTiles, $v $(, $feature)?);
+            transforms!(@of kernel, FilterTransforms, $v $(, $feature)?);
+            transforms!(@of gradient, FilterTransforms, $v $(, $feature)?);
+            WinogradTransforms { input, cotangent, result, kernel, gradient }
         };
     };
     (@of $f:ident, $t:ty, $v:ty $(, $feature:literal)?) => {

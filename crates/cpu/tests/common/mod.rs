@@ -6,23 +6,23 @@ pub mod odd;
 pub mod programs;
 
 use std::sync::Arc;
-use systole_cpu::{CpuBackend, Level, Team};
-use systole_ir::op::{Domain, Lowering};
-use systole_ir::rng::Stream;
+use systole_cpu::{CpuBackend, Level, ThreadPool};
+use systole_ir::op::{ArgDomain, LoweringClass};
+use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, Literal, Scalar, TensorType, interp};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions};
+use systole_runtime::{Backend, Buffer, CompileOptions, ExecutableArg};
 
 /// Arguments of a graph, all from one interval.
 pub fn arguments(graph: &Graph, low: f64, high: f64, seed: u64) -> Vec<Literal> {
     let draw = |(i, t): (usize, &TensorType)| {
-        Domain::Uniform(low, high).draw(t, &mut Stream::new(seed, 11, i as u64))
+        ArgDomain::Uniform(low, high).draw(t, &mut RandomStream::new(seed, 11, i as u64))
     };
     graph.param_types().iter().enumerate().map(draw).collect()
 }
 
 /// A backend of a level and a number of threads.
 pub fn backend(level: Level, threads: usize) -> CpuBackend {
-    CpuBackend::with(Team::new(threads), level).unwrap()
+    CpuBackend::with(ThreadPool::new(threads), level).unwrap()
 }
 
 /// Levels of this machine.
@@ -43,7 +43,7 @@ pub fn run_with(
     options: &CompileOptions,
 ) -> Vec<Literal> {
     let exe = backend.compile(graph, options).unwrap_or_else(|e| panic!("{e}"));
-    let args = args.iter().map(|a| Arg::Donate(Buffer::from(a.clone()))).collect();
+    let args = args.iter().map(|a| ExecutableArg::Donate(Buffer::from(a.clone()))).collect();
     let out = exe.run(args).unwrap_or_else(|e| panic!("{e}"));
     out.iter().map(|b| b.to_literal().unwrap()).collect()
 }
@@ -102,7 +102,7 @@ pub fn distance(got: &Literal, want: &Literal, is_sum: bool) -> (f64, usize) {
 
 /// Whether a program sums anything.
 pub fn sums(graph: &Graph) -> bool {
-    graph.nodes.iter().any(|n| matches!(n.op.rule().lower(), Lowering::Fold | Lowering::Contract))
+    graph.nodes.iter().any(|n| matches!(n.op.rule().lower(), LoweringClass::Fold | LoweringClass::Contract))
 }
 
 /// Relative L2 distance, for results of long sums.

@@ -1,6 +1,6 @@
 //! Numbers that are not finite among the elements of arrays, and what programs may make of them.
 
-use systole_ir::rng::Stream;
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, Literal, LiteralBuilder, Scalar};
 
 /// What is put among the elements of one operand, and how many of it.
@@ -13,7 +13,7 @@ pub const ODD: [(&str, &[f64], usize); 5] = [
 ];
 
 /// `x` with some of `values` among its elements.
-pub fn with_odd(x: &Literal, values: &[f64], count: usize, s: &mut Stream) -> Literal {
+pub fn with_odd(x: &Literal, values: &[f64], count: usize, s: &mut RandomStream) -> Literal {
     let n = x.ty().elements();
     let mut b = LiteralBuilder::new(x.ty().clone());
     (0..n).for_each(|k| b.set(k, x.get(k)));

@@ -5,20 +5,20 @@
 use super::net::{Net, train_step};
 use std::sync::Arc;
 use systole_ir::DType::{self, *};
-use systole_ir::attention::{Attention, Dropped};
-use systole_ir::op::{Convolution, Domain, Monoid, Window};
-use systole_ir::rng::Stream;
+use systole_ir::attention::{AttentionConfig, AttentionDropout};
+use systole_ir::op::{ArgDomain, Convolution, Monoid, Window};
+use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, control_builders, grad, vjp};
 
 /// Arguments: small numbers, class numbers, keys of random bits.
 pub fn draw(graph: &Graph) -> Vec<Literal> {
     let domain = |t: &TensorType| match t.dtype {
-        I32 => Domain::Uniform(0.0, 2.0),
-        U64 => Domain::Uniform(1.0, 1e9),
-        _ if t.rank() == 0 => Domain::Uniform(0.0, 0.2),
-        _ => Domain::Uniform(-1.0, 1.0),
+        I32 => ArgDomain::Uniform(0.0, 2.0),
+        U64 => ArgDomain::Uniform(1.0, 1e9),
+        _ if t.rank() == 0 => ArgDomain::Uniform(0.0, 0.2),
+        _ => ArgDomain::Uniform(-1.0, 1.0),
     };
-    let one = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut Stream::new(3, 4, i as u64));
+    let one = |(i, t): (usize, &TensorType)| domain(t).draw(t, &mut RandomStream::new(3, 4, i as u64));
     graph.param_types().iter().enumerate().map(one).collect()
 }
 
@@ -45,7 +45,7 @@ fn some_of(dtype: DType) -> Vec<Arc<Graph>> {
 fn of(dtype: DType) -> Vec<Arc<Graph>> {
     let mut all = [products(dtype), convolutions(dtype), large(dtype), pooled(dtype), rows(dtype)].concat();
     all.push(attention(dtype, None));
-    all.push(attention(dtype, Some(Dropped { threshold: 1 << 30, factor: 4.0 / 3.0 })));
+    all.push(attention(dtype, Some(AttentionDropout { threshold: 1 << 30, factor: 4.0 / 3.0 })));
     all.push(recurrent(dtype));
     all
 }
@@ -241,10 +241,10 @@ fn rows(dtype: DType) -> Vec<Arc<Graph>> {
     all
 }
 
-fn attention(dtype: DType, dropout: Option<Dropped>) -> Arc<Graph> {
+fn attention(dtype: DType, dropout: Option<AttentionDropout>) -> Arc<Graph> {
     let array = TensorType::new(dtype, [2, 33, 2, 16]);
     let types = [array.clone(), array.clone(), array, TensorType::new(U64, [2])];
-    let options = Attention { causal: true, scale: 0.25, dropout };
+    let options = AttentionConfig { causal: true, scale: 0.25, dropout };
     with_gradients("attention", &types, |p| options.of(&p[0], &p[1], &p[2], dropout.map(|_| &p[3])))
 }
 

@@ -12,7 +12,7 @@ const PLANE: usize = SIDE * SIDE;
 
 /// Which set the files are of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cifar {
+pub enum CifarVariant {
     /// Ten classes.
     Ten,
     /// A hundred fine classes (the labels) of twenty coarse ones.
@@ -23,7 +23,10 @@ pub enum Cifar {
 ///
 /// # Errors
 /// `Io` when a file cannot be read; `Data` when it is no whole number of records, or a label is out of range.
-pub fn read<P: AsRef<Path>>(files: impl IntoIterator<Item = P>, set: Cifar) -> Result<(Literal, Literal)> {
+pub fn read<P: AsRef<Path>>(
+    files: impl IntoIterator<Item = P>,
+    set: CifarVariant,
+) -> Result<(Literal, Literal)> {
     let (mut images, mut labels) = (Vec::new(), Vec::new());
     for path in files {
         let path = path.as_ref();
@@ -34,8 +37,14 @@ pub fn read<P: AsRef<Path>>(files: impl IntoIterator<Item = P>, set: Cifar) -> R
     Ok((Literal::from_slice([count, SIDE, SIDE, 3], &images)?, Literal::from_slice([count], &labels)?))
 }
 
-fn append(name: &str, bytes: &[u8], set: Cifar, images: &mut Vec<u8>, labels: &mut Vec<i32>) -> Result<()> {
-    let (before, classes) = if set == Cifar::Ten { (1, 10) } else { (2, 100) };
+fn append(
+    name: &str,
+    bytes: &[u8],
+    set: CifarVariant,
+    images: &mut Vec<u8>,
+    labels: &mut Vec<i32>,
+) -> Result<()> {
+    let (before, classes) = if set == CifarVariant::Ten { (1, 10) } else { (2, 100) };
     let record = before + 3 * PLANE;
     let damaged = |place: usize, why: String| {
         Error::new(ErrorKind::Data, "this is no batch of CIFAR")
@@ -66,7 +75,7 @@ impl Dataset {
     ///
     /// # Errors
     /// As [`read`].
-    pub fn cifar(files: impl IntoIterator<Item = PathBuf>, set: Cifar) -> Result<Dataset> {
+    pub fn cifar(files: impl IntoIterator<Item = PathBuf>, set: CifarVariant) -> Result<Dataset> {
         let (images, labels) = read(files, set)?;
         Dataset::from_named_slices("cifar", [("image", images), ("label", labels)])
     }
@@ -84,17 +93,17 @@ mod tests {
             labels.iter().copied().chain(planes).collect::<Vec<u8>>()
         };
         std::fs::write(&path, [record(&[7]), record(&[9])].concat()).unwrap();
-        let d = Dataset::cifar([path.clone()], Cifar::Ten).unwrap();
+        let d = Dataset::cifar([path.clone()], CifarVariant::Ten).unwrap();
         let last = d.iter().last().unwrap().unwrap();
         assert_eq!(
             (last.get("label").unwrap().to_f64s(), &last.get("image").unwrap().bytes()[..4]),
             (vec![9.0], &[10, 20, 30, 10][..])
         );
-        assert!(read([&path], Cifar::Hundred).is_err());
+        assert!(read([&path], CifarVariant::Hundred).is_err());
         std::fs::write(&path, record(&[3, 42])).unwrap();
-        assert_eq!(read([&path], Cifar::Hundred).unwrap().1.to_f64s(), [42.0]);
+        assert_eq!(read([&path], CifarVariant::Hundred).unwrap().1.to_f64s(), [42.0]);
         std::fs::write(&path, [record(&[1]), record(&[10])].concat()).unwrap();
-        let e = read([&path], Cifar::Ten).unwrap_err().to_string();
+        let e = read([&path], CifarVariant::Ten).unwrap_err().to_string();
         assert!(e.contains("byte 3073") && e.contains("a label is 10"), "{e}");
         std::fs::remove_file(path).unwrap();
     }

@@ -3,8 +3,8 @@
 //!
 //! Nothing that a header says is believed before it is checked: memory stays within what the file can hold.
 
-use crate::file_system::{Disk, write_atomically};
-use crate::input_file::Input;
+use crate::file_system::{OsFileSystem, write_atomically};
+use crate::input_file::InputFile;
 use flate2::bufread::MultiGzDecoder;
 use flate2::{Compression, GzBuilder};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -26,7 +26,7 @@ const TRUSTED: usize = if cfg!(test) { 32 } else { 64 << 20 };
 /// file cannot hold, fewer or more bytes than promised, damaged gzip. Each with file, byte offset, expected, found.
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
-    let file = Input::open(path).map_err(|e| {
+    let file = InputFile::open(path).map_err(|e| {
         Error::io("cannot open", path, e).hint("check the path; data sets come as .gz or unpacked, both work")
     })?;
     let size = file.size().map_err(|e| Error::io("cannot read", path, e))?;
@@ -43,7 +43,7 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
 /// # Errors
 /// Element types that IDX does not have; sizes beyond u32; what the operating system says.
 pub fn write(path: impl AsRef<Path>, x: &Literal, gzip: bool) -> Result<()> {
-    write_atomically(&Disk, path.as_ref(), &[&to_bytes(x, gzip)?])
+    write_atomically(&OsFileSystem, path.as_ref(), &[&to_bytes(x, gzip)?])
 }
 
 /// An array as the bytes of an IDX file.
@@ -119,14 +119,14 @@ fn parse(name: &str, size: u64, mut input: impl BufRead) -> Result<Literal> {
     }
     // 1f alone cannot open an IDX file either, so a file cut after one byte is judged as gzip.
     if start[0] == 0x1f {
-        let mut at = Source { name, packed: true, reader: MultiGzDecoder::new(input), offset: 0 };
+        let mut at = IdxByteSource { name, packed: true, reader: MultiGzDecoder::new(input), offset: 0 };
         at.array(size.saturating_mul(MAX_EXPANSION))
     } else {
-        Source { name, packed: false, reader: input, offset: 0 }.array(size)
+        IdxByteSource { name, packed: false, reader: input, offset: 0 }.array(size)
     }
 }
 
-struct Source<'a, R> {
+struct IdxByteSource<'a, R> {
     name: &'a str,
     packed: bool,
     reader: R,
@@ -134,7 +134,7 @@ struct Source<'a, R> {
     offset: u64,
 }
 
-impl<R: Read> Source<'_, R> {
+impl<R: Read> IdxByteSource<'_, R> {
     /// `limit`: no more than this many bytes can follow.
     fn array(&mut self, limit: u64) -> Result<Literal> {
         let ty = self.header()?;

@@ -3,7 +3,7 @@
 //! The header is read as text with three keys, never evaluated; pickled objects are refused.
 
 use super::zip;
-use crate::file_system::{Disk, write_atomically};
+use crate::file_system::{OsFileSystem, write_atomically};
 use crate::input_file;
 use std::borrow::Cow;
 use std::path::Path;
@@ -36,9 +36,9 @@ pub fn npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Literal)>
     all(name, bytes, from_bytes)
 }
 
-type Read<T> = fn(&str, &[u8]) -> Result<T>;
+type ParseArrayFn<T> = fn(&str, &[u8]) -> Result<T>;
 
-fn all<T>(name: &str, bytes: &[u8], read: Read<T>) -> Result<Vec<(String, T)>> {
+fn all<T>(name: &str, bytes: &[u8], read: ParseArrayFn<T>) -> Result<Vec<(String, T)>> {
     let array = |(entry, data): (String, Vec<u8>)| {
         let x = read(&format!("{name}, {entry}"), &data)?;
         Ok((entry.strip_suffix(".npy").unwrap_or(&entry).to_string(), x))
@@ -54,7 +54,7 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
 /// An array of any of NumPy's types of fixed size, also of those that have no [`DType`]: complex numbers, and the bytes (`V2`) as
 /// which NumPy keeps what it has no name for, such as bf16.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Raw {
+pub struct RawNpyArray {
     /// The type as NumPy writes it, little endian: `<f4`, `<c8`, `|V1`.
     pub descr: String,
     /// Sizes of its dimensions.
@@ -67,7 +67,7 @@ pub struct Raw {
 ///
 /// # Errors
 /// When it is damaged, cut, or holds texts or objects.
-pub fn raw_from_bytes(name: &str, bytes: &[u8]) -> Result<Raw> {
+pub fn raw_from_bytes(name: &str, bytes: &[u8]) -> Result<RawNpyArray> {
     raw(bytes).at(|| name.to_string())
 }
 
@@ -75,7 +75,7 @@ pub fn raw_from_bytes(name: &str, bytes: &[u8]) -> Result<Raw> {
 ///
 /// # Errors
 /// As [`raw_from_bytes`]; when the archive is damaged.
-pub fn raw_npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Raw)>> {
+pub fn raw_npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, RawNpyArray)>> {
     all(name, bytes, raw_from_bytes)
 }
 
@@ -83,15 +83,19 @@ pub fn raw_npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Raw)>
 ///
 /// # Errors
 /// For an array with too many dimensions.
-pub fn npz_parts<'a>(arrays: &'a [(String, Raw)]) -> Result<Vec<Cow<'a, [u8]>>> {
-    let entry = |(name, x): &'a (String, Raw)| -> Result<zip::Stored<'a>> {
-        Ok(zip::Stored { name: format!("{name}.npy"), head: head(&x.descr, &x.dims)?, data: &x.bytes })
+pub fn npz_parts<'a>(arrays: &'a [(String, RawNpyArray)]) -> Result<Vec<Cow<'a, [u8]>>> {
+    let entry = |(name, x): &'a (String, RawNpyArray)| -> Result<zip::StoredZipEntry<'a>> {
+        Ok(zip::StoredZipEntry {
+            name: format!("{name}.npy"),
+            head: head(&x.descr, &x.dims)?,
+            data: &x.bytes,
+        })
     };
     Ok(zip::archive(arrays.iter().map(entry).collect::<Result<_>>()?))
 }
 
-fn raw(bytes: &[u8]) -> Result<Raw> {
-    let Header { descr, is_fortran, dims, data } = split(bytes)?;
+fn raw(bytes: &[u8]) -> Result<RawNpyArray> {
+    let NpyHeader { descr, is_fortran, dims, data } = split(bytes)?;
     let refused = || {
         Error::new(ErrorKind::Data, format!("arrays of NumPy's type {descr:?} are not offered"))
             .hint("convert it to numbers or truth values")
@@ -115,11 +119,11 @@ fn raw(bytes: &[u8]) -> Result<Raw> {
         bytes = from_fortran(&bytes, &dims, size);
     }
     let order = if letter == "V" || size == 1 { "|" } else { "<" };
-    Ok(Raw { descr: format!("{order}{kind}"), dims, bytes })
+    Ok(RawNpyArray { descr: format!("{order}{kind}"), dims, bytes })
 }
 
 /// What an `.npy` file holds.
-pub enum Array {
+pub enum NpyArray {
     /// Numbers or truth values.
     Numbers(Literal),
     /// Texts, and the array's shape.
@@ -130,20 +134,20 @@ pub enum Array {
 ///
 /// # Errors
 /// When the file cannot be read, or is no whole archive.
-pub fn read_npz_each(path: impl AsRef<Path>) -> Result<Vec<(String, Result<Array>)>> {
+pub fn read_npz_each(path: impl AsRef<Path>) -> Result<Vec<(String, Result<NpyArray>)>> {
     let path = path.as_ref();
     let bytes = input_file::read(path).map_err(|e| Error::io("cannot read", path, e))?;
     let name = path.display().to_string();
     let array = |(entry, data): (String, Vec<u8>)| {
-        let read = texts(&data).map_or_else(|| from_bytes(&name, &data).map(Array::Numbers), Ok);
+        let read = texts(&data).map_or_else(|| from_bytes(&name, &data).map(NpyArray::Numbers), Ok);
         (entry.strip_suffix(".npy").unwrap_or(&entry).to_string(), read)
     };
     Ok(zip::entries(&bytes).at(|| name.clone())?.into_iter().map(array).collect())
 }
 
 /// The texts of an array of NumPy's types `U` (UCS-4) and `S` (bytes); none: it is of another type, or damaged.
-fn texts(bytes: &[u8]) -> Option<Array> {
-    let Header { descr, dims, data, .. } = split(bytes).ok()?;
+fn texts(bytes: &[u8]) -> Option<NpyArray> {
+    let NpyHeader { descr, dims, data, .. } = split(bytes).ok()?;
     let (order, kind) = descr.split_at_checked(1)?;
     let (kind, length) = kind.split_at_checked(1)?;
     let (length, count) = (length.parse::<usize>().ok()?, dims.iter().product::<usize>());
@@ -164,11 +168,11 @@ fn texts(bytes: &[u8]) -> Option<Array> {
         Some(text.trim_end_matches('\0').to_string())
     };
     let all = (0..count).map(one).collect::<Option<Vec<_>>>()?;
-    Some(Array::Texts(all, dims))
+    Some(NpyArray::Texts(all, dims))
 }
 
 /// The parts of a file.
-struct Header<'a> {
+struct NpyHeader<'a> {
     descr: String,
     is_fortran: bool,
     dims: Vec<usize>,
@@ -181,7 +185,7 @@ fn wrong(why: &str) -> Error {
         .hint("save it again with numpy.save, allow_pickle=False")
 }
 
-fn split(bytes: &[u8]) -> Result<Header<'_>> {
+fn split(bytes: &[u8]) -> Result<NpyHeader<'_>> {
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| wrong("it does not begin with \\x93NUMPY"))?;
     let (len, start) = match rest {
         [1, _, a, b, ..] => (usize::from(u16::from_le_bytes([*a, *b])), 4),
@@ -192,11 +196,11 @@ fn split(bytes: &[u8]) -> Result<Header<'_>> {
         rest.get(start..).and_then(|r| r.get(..len)).ok_or_else(|| wrong("it ends within its header"))?;
     let header = std::str::from_utf8(header).map_err(|_| wrong("its header is no text"))?;
     let (descr, is_fortran, dims) = header_of(header).ok_or_else(|| wrong("its header cannot be read"))?;
-    Ok(Header { descr, is_fortran, dims, data: &rest[start + len..] })
+    Ok(NpyHeader { descr, is_fortran, dims, data: &rest[start + len..] })
 }
 
 fn parse(bytes: &[u8]) -> Result<Literal> {
-    let Header { descr, is_fortran, dims, data } = split(bytes)?;
+    let NpyHeader { descr, is_fortran, dims, data } = split(bytes)?;
     let (dtype, is_big) = dtype_of(&descr).ok_or_else(|| {
         Error::new(ErrorKind::Data, format!("arrays of NumPy's type {descr:?} are not offered"))
             .hint("convert it to bool, an integer, float16, float32 or float64")
@@ -293,7 +297,7 @@ fn head(descr: &str, dims: &[usize]) -> Result<Vec<u8>> {
 
 /// [`to_bytes`] into a file.
 pub fn write(path: impl AsRef<Path>, x: &Literal) -> Result<()> {
-    write_atomically(&Disk, path.as_ref(), &[&to_bytes(x)?])
+    write_atomically(&OsFileSystem, path.as_ref(), &[&to_bytes(x)?])
 }
 
 #[cfg(test)]
@@ -326,7 +330,7 @@ mod tests {
 
     #[test]
     fn types_that_numpy_alone_has_come_back_with_the_archive() {
-        let raw = |descr: &str, dims: &[usize], bytes: &[u8]| Raw {
+        let raw = |descr: &str, dims: &[usize], bytes: &[u8]| RawNpyArray {
             descr: descr.into(),
             dims: dims.to_vec(),
             bytes: bytes.to_vec(),

@@ -8,7 +8,7 @@ const BLOCK: usize = 512;
 const LONGEST_NAME: u64 = 1 << 16;
 
 /// Reads the files of an archive in order.
-pub struct Reader<R> {
+pub struct TarReader<R> {
     input: R,
     name: String,
     /// Bytes read.
@@ -17,7 +17,7 @@ pub struct Reader<R> {
 
 /// One file of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct TarEntry {
     /// Its path in the archive.
     pub path: String,
     /// Its bytes.
@@ -26,10 +26,10 @@ pub struct Entry {
     pub offset: u64,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> TarReader<R> {
     /// Reads from `input`, which stands at byte `offset` of the archive; `name` stands for it in messages.
-    pub fn new(name: &str, input: R, offset: u64) -> Reader<R> {
-        Reader { input, name: name.into(), offset }
+    pub fn new(name: &str, input: R, offset: u64) -> TarReader<R> {
+        TarReader { input, name: name.into(), offset }
     }
 
     /// The next file; folders, links and the like are left out. `None` at the end.
@@ -37,11 +37,11 @@ impl<R: Read> Reader<R> {
     /// # Errors
     /// When the archive is damaged or cut: nothing after that can be read.
     #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> Option<Result<Entry>> {
+    pub fn next(&mut self) -> Option<Result<TarEntry>> {
         self.read().map_err(|e| e.at(format!("{}, byte {}", self.name, self.offset))).transpose()
     }
 
-    fn read(&mut self) -> Result<Option<Entry>> {
+    fn read(&mut self) -> Result<Option<TarEntry>> {
         let (begin, mut long_name) = (self.offset, None);
         loop {
             let mut header = [0; BLOCK];
@@ -69,7 +69,7 @@ impl<R: Read> Reader<R> {
                 b'x' => long_name = pax_path(&self.text(size)?).or(long_name),
                 0 | b'0' => {
                     let path = long_name.take().unwrap_or_else(|| ustar_path(&header));
-                    return Ok(Some(Entry { path, data: self.content(size)?, offset: begin }));
+                    return Ok(Some(TarEntry { path, data: self.content(size)?, offset: begin }));
                 }
                 _ => {
                     long_name = None;
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     fn all(bytes: &[u8]) -> Vec<Result<(String, Vec<u8>), String>> {
-        let mut reader = Reader::new("t.tar", bytes, 0);
+        let mut reader = TarReader::new("t.tar", bytes, 0);
         let next = || reader.next().map(|e| e.map(|e| (e.path, e.data)).map_err(|e| e.to_string()));
         // A damaged archive ends with its error.
         let mut over = false;

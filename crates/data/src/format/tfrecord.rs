@@ -4,8 +4,8 @@
 //! Both checksums are always checked. A length is only believed when its checksum fits and the file can hold so much,
 //! and memory grows with what really comes. After a damaged length the next record is looked for byte by byte.
 
-use crate::file_system::{Disk, FileSystem, NewFile, append};
-use crate::input_file::Input;
+use crate::file_system::{AtomicFile, FileSystem, OsFileSystem, append};
+use crate::input_file::InputFile;
 use crate::mutex::lock;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
@@ -30,7 +30,7 @@ const UNPACKED: u64 = if cfg!(fuzzing) { 4 << 10 } else { u64::MAX };
 
 /// What is around a TFRecord file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Compression {
+pub enum TfRecordCompression {
     /// Told by the first bytes; for reading. Writes plain files.
     #[default]
     Auto,
@@ -56,7 +56,7 @@ pub enum OnCorrupt {
     /// As `Skip`, and each is reported once in a file: one line with file, byte, record, what, expected and found.
     Quarantine(Quarantine),
     /// It is left out and told to a function, however many there are.
-    Report(Arc<dyn Fn(&Damage) + Send + Sync>),
+    Report(Arc<dyn Fn(&CorruptRecord) + Send + Sync>),
 }
 
 impl fmt::Debug for OnCorrupt {
@@ -96,20 +96,20 @@ impl OnCorrupt {
 }
 
 impl Quarantine {
-    fn report(&self, damage: &Damage) -> Result<()> {
+    fn report(&self, damage: &CorruptRecord) -> Result<()> {
         // Held while writing: lines of several threads do not mix.
         let mut reported = lock(&self.reported);
         if !reported.insert((damage.file.to_string(), damage.offset)) {
             return Ok(());
         }
-        append(&Disk, &self.path, damage.line().as_bytes())
+        append(&OsFileSystem, &self.path, damage.line().as_bytes())
             .map_err(|e| Error::io("cannot write the quarantine report", &*self.path, e))
     }
 }
 
 /// A damaged record: where, what, and the checksums where they are what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
+pub struct CorruptRecord {
     /// The file.
     pub file: Arc<str>,
     /// Where the record begins: bytes from the start of the (unpacked) file.
@@ -124,7 +124,7 @@ pub struct Damage {
     framed: bool,
 }
 
-impl Damage {
+impl CorruptRecord {
     fn line(&self) -> String {
         let (expected, found) = self.crc.map_or((String::new(), String::new()), |(e, f)| (hex(e), hex(f)));
         format!("{}\t{}\t{}\t{}\t{expected}\t{found}\n", self.file, self.offset, self.record, self.what)
@@ -135,8 +135,8 @@ fn hex(crc: u32) -> String {
     format!("{crc:#010x}")
 }
 
-impl From<Damage> for Error {
-    fn from(d: Damage) -> Error {
+impl From<CorruptRecord> for Error {
+    fn from(d: CorruptRecord) -> Error {
         let e = Error::new(ErrorKind::Data, d.what.clone())
             .at(format!("{}, record {}, byte {}", d.file, d.record, d.offset));
         let e = match d.crc {
@@ -160,27 +160,31 @@ pub fn masked_crc(bytes: &[u8]) -> u32 {
 }
 
 /// Reads the records of one file.
-pub struct Reader {
+pub struct TfRecordReader {
     file: Arc<str>,
-    window: Window,
+    window: ReadWindow,
     record: u64,
     on_corrupt: OnCorrupt,
     left_out: u64,
     over: bool,
 }
 
-impl Reader {
+impl TfRecordReader {
     /// Opens a file.
     ///
     /// # Errors
     /// `Io` when it cannot be opened or read.
-    pub fn open(path: impl AsRef<Path>, compression: Compression, on_corrupt: OnCorrupt) -> Result<Reader> {
+    pub fn open(
+        path: impl AsRef<Path>,
+        compression: TfRecordCompression,
+        on_corrupt: OnCorrupt,
+    ) -> Result<TfRecordReader> {
         let path = path.as_ref();
         let wrong = |e| Error::io("cannot open", path, e).hint("check the path of the TFRecord file");
-        let mut file = Input::open(path).map_err(wrong)?;
+        let mut file = InputFile::open(path).map_err(wrong)?;
         let size = file.size().map_err(wrong)?;
         let kind = match compression {
-            Compression::Auto => {
+            TfRecordCompression::Auto => {
                 let mut start = [0; HEADER];
                 let n = read_up_to(&mut file, &mut start).map_err(wrong)?;
                 file.seek(SeekFrom::Start(0)).map_err(wrong)?;
@@ -190,25 +194,33 @@ impl Reader {
         };
         let name = path.display().to_string();
         let input = match kind {
-            Compression::Gzip => Bytes::Packed(Box::new(MultiGzDecoder::new(file))),
-            Compression::Zlib => Bytes::Packed(Box::new(ZlibDecoder::new(file))),
-            _ => Bytes::Plain(file, size),
+            TfRecordCompression::Gzip => RecordBytes::Packed(Box::new(MultiGzDecoder::new(file))),
+            TfRecordCompression::Zlib => RecordBytes::Packed(Box::new(ZlibDecoder::new(file))),
+            _ => RecordBytes::Plain(file, size),
         };
-        Ok(Reader::new(name, input, on_corrupt))
+        Ok(TfRecordReader::new(name, input, on_corrupt))
     }
 
-    /// Opens a plain file that somebody appends to: what was not there at first is read too, by [`Reader::seek`].
-    pub(crate) fn open_growing(path: &Path) -> Result<Reader> {
-        let file = Input::open(path).map_err(|e| Error::io("cannot open", path, e))?;
-        Ok(Reader::new(path.display().to_string(), Bytes::Plain(file, u64::MAX), OnCorrupt::Fail))
+    /// Opens a plain file that somebody appends to: what was not there at first is read too, by [`TfRecordReader::seek`].
+    pub(crate) fn open_growing(path: &Path) -> Result<TfRecordReader> {
+        let file = InputFile::open(path).map_err(|e| Error::io("cannot open", path, e))?;
+        Ok(TfRecordReader::new(
+            path.display().to_string(),
+            RecordBytes::Plain(file, u64::MAX),
+            OnCorrupt::Fail,
+        ))
     }
 
     /// Reads from memory; `name` stands for the file in messages.
-    pub fn from_bytes(name: &str, bytes: Vec<u8>, on_corrupt: OnCorrupt) -> Reader {
-        let packed = |input| Reader::new(name.into(), Bytes::Packed(input), on_corrupt);
+    pub fn from_bytes(name: &str, bytes: Vec<u8>, on_corrupt: OnCorrupt) -> TfRecordReader {
+        let packed = |input| TfRecordReader::new(name.into(), RecordBytes::Packed(input), on_corrupt);
         match detect(&bytes) {
-            Compression::Gzip => packed(Box::new(MultiGzDecoder::new(io::Cursor::new(bytes)).take(UNPACKED))),
-            Compression::Zlib => packed(Box::new(ZlibDecoder::new(io::Cursor::new(bytes)).take(UNPACKED))),
+            TfRecordCompression::Gzip => {
+                packed(Box::new(MultiGzDecoder::new(io::Cursor::new(bytes)).take(UNPACKED)))
+            }
+            TfRecordCompression::Zlib => {
+                packed(Box::new(ZlibDecoder::new(io::Cursor::new(bytes)).take(UNPACKED)))
+            }
             _ => {
                 let mut reader = packed(Box::new(io::empty()));
                 (reader.window.end, reader.window.bytes, reader.window.ended) = (bytes.len(), bytes, true);
@@ -217,9 +229,9 @@ impl Reader {
         }
     }
 
-    fn new(name: String, input: Bytes, on_corrupt: OnCorrupt) -> Reader {
-        let window = Window { input, bytes: Vec::new(), start: 0, end: 0, offset: 0, ended: false };
-        Reader { file: name.into(), window, record: 0, on_corrupt, left_out: 0, over: false }
+    fn new(name: String, input: RecordBytes, on_corrupt: OnCorrupt) -> TfRecordReader {
+        let window = ReadWindow { input, bytes: Vec::new(), start: 0, end: 0, offset: 0, ended: false };
+        TfRecordReader { file: name.into(), window, record: 0, on_corrupt, left_out: 0, over: false }
     }
 
     /// The next record's bytes; `None` at the end.
@@ -241,11 +253,11 @@ impl Reader {
                     self.over = true;
                     return None;
                 }
-                Err(Fault::System(e)) => {
+                Err(RecordFault::System(e)) => {
                     self.over = true;
                     return Some(Err(e));
                 }
-                Err(Fault::Damage(damage)) => {
+                Err(RecordFault::Damage(damage)) => {
                     if let Err(e) = self.handle(damage) {
                         return Some(Err(e));
                     }
@@ -269,7 +281,7 @@ impl Reader {
         self.window.is_packed()
     }
 
-    /// Goes to a place that [`Reader::place`] gave for the same file.
+    /// Goes to a place that [`TfRecordReader::place`] gave for the same file.
     ///
     /// # Errors
     /// When the file has no such place any more.
@@ -284,7 +296,7 @@ impl Reader {
         Ok(())
     }
 
-    fn read(&mut self) -> Result<Option<std::ops::Range<usize>>, Fault> {
+    fn read(&mut self) -> Result<Option<std::ops::Range<usize>>, RecordFault> {
         let header = self.fill(HEADER)?;
         if header == 0 {
             return Ok(None);
@@ -315,7 +327,7 @@ impl Reader {
         if found != expected {
             let mut damage =
                 self.damage("a record's data do not fit their checksum".into(), Some((expected, found)));
-            if let Fault::Damage(d) = &mut damage {
+            if let RecordFault::Damage(d) = &mut damage {
                 d.framed = true;
             }
             self.window.consume(whole);
@@ -326,26 +338,26 @@ impl Reader {
         Ok(Some(start..start + whole - HEADER - FOOTER))
     }
 
-    fn fill(&mut self, n: usize) -> Result<usize, Fault> {
+    fn fill(&mut self, n: usize) -> Result<usize, RecordFault> {
         self.window.fill(n).map_err(|e| match e.kind() {
             // A damaged or cut gzip stream: nothing after it can be read.
             io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof => {
                 self.window.ended = true;
                 self.damage(format!("the compressed data cannot be unpacked: {e}"), None)
             }
-            _ => Fault::System(Error::io("cannot read", &*self.file, e)),
+            _ => RecordFault::System(Error::io("cannot read", &*self.file, e)),
         })
     }
 
-    fn cut(&self, len: u64, left: u64) -> Fault {
+    fn cut(&self, len: u64, left: u64) -> RecordFault {
         self.damage(
             format!("the file is cut short: a record of {len} bytes, and {left} are left with its frame"),
             None,
         )
     }
 
-    fn damage(&self, what: String, crc: Option<(u32, u32)>) -> Fault {
-        Fault::Damage(Damage {
+    fn damage(&self, what: String, crc: Option<(u32, u32)>) -> RecordFault {
+        RecordFault::Damage(CorruptRecord {
             file: self.file.clone(),
             offset: self.window.offset,
             record: self.record,
@@ -356,7 +368,7 @@ impl Reader {
     }
 
     /// Applies the policy: `Err` is handed out, `Ok` goes on with the next record.
-    fn handle(&mut self, damage: Damage) -> Result<()> {
+    fn handle(&mut self, damage: CorruptRecord) -> Result<()> {
         let framed = damage.framed;
         self.record += 1;
         let Some(quota) = self.on_corrupt.quota() else {
@@ -411,20 +423,20 @@ impl Reader {
     }
 }
 
-enum Fault {
-    Damage(Damage),
+enum RecordFault {
+    Damage(CorruptRecord),
     System(Error),
 }
 
 /// Where bytes come from; a plain file has so many of them.
-enum Bytes {
-    Plain(Input, u64),
+enum RecordBytes {
+    Plain(InputFile, u64),
     Packed(Box<dyn Read + Send>),
 }
 
 /// A part of the file in memory: `bytes[start..end]` are read and not consumed.
-struct Window {
-    input: Bytes,
+struct ReadWindow {
+    input: RecordBytes,
     bytes: Vec<u8>,
     start: usize,
     end: usize,
@@ -433,7 +445,7 @@ struct Window {
     ended: bool,
 }
 
-impl Window {
+impl ReadWindow {
     fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
@@ -444,14 +456,14 @@ impl Window {
     }
 
     fn is_packed(&self) -> bool {
-        matches!(self.input, Bytes::Packed(_))
+        matches!(self.input, RecordBytes::Packed(_))
     }
 
     /// Bytes from here to the end of the file, where that is known.
     fn left(&self) -> Option<u64> {
         match self.input {
-            Bytes::Plain(_, size) => Some(size.saturating_sub(self.offset)),
-            Bytes::Packed(_) => None,
+            RecordBytes::Plain(_, size) => Some(size.saturating_sub(self.offset)),
+            RecordBytes::Packed(_) => None,
         }
     }
 
@@ -476,8 +488,8 @@ impl Window {
             }
             let room = &mut self.bytes[self.end..];
             let got = match &mut self.input {
-                Bytes::Plain(file, _) => file.read(room),
-                Bytes::Packed(reader) => reader.read(room),
+                RecordBytes::Plain(file, _) => file.read(room),
+                RecordBytes::Packed(reader) => reader.read(room),
             };
             match got {
                 Ok(0) => self.ended = true,
@@ -492,7 +504,7 @@ impl Window {
     /// To a byte at or after this one (any, in a plain file).
     fn go_to(&mut self, offset: u64) -> io::Result<()> {
         let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter");
-        if let Bytes::Plain(file, size) = &mut self.input {
+        if let RecordBytes::Plain(file, size) = &mut self.input {
             // What is in memory already is not read again.
             if let Some(ahead) =
                 offset.checked_sub(self.offset).filter(|&n| n < (self.end - self.start) as u64)
@@ -520,7 +532,7 @@ impl Window {
     }
 }
 
-fn read_up_to(file: &mut Input, bytes: &mut [u8]) -> io::Result<usize> {
+fn read_up_to(file: &mut InputFile, bytes: &mut [u8]) -> io::Result<usize> {
     let mut n = 0;
     while n < bytes.len() {
         match file.read(&mut bytes[n..]) {
@@ -534,55 +546,61 @@ fn read_up_to(file: &mut Input, bytes: &mut [u8]) -> io::Result<usize> {
 }
 
 /// A record whose length fits its checksum is plain, whatever else its first bytes may mean.
-fn detect(start: &[u8]) -> Compression {
+fn detect(start: &[u8]) -> TfRecordCompression {
     let is_record = start.len() >= HEADER && masked_crc(&start[..8]).to_le_bytes() == start[8..HEADER];
     match start {
-        _ if is_record => Compression::None,
-        [0x1f, 0x8b, ..] => Compression::Gzip,
-        [a, b, ..] if a & 0x0f == 8 && (u16::from(*a) << 8 | u16::from(*b)) % 31 == 0 => Compression::Zlib,
-        _ => Compression::None,
+        _ if is_record => TfRecordCompression::None,
+        [0x1f, 0x8b, ..] => TfRecordCompression::Gzip,
+        [a, b, ..] if a & 0x0f == 8 && (u16::from(*a) << 8 | u16::from(*b)) % 31 == 0 => {
+            TfRecordCompression::Zlib
+        }
+        _ => TfRecordCompression::None,
     }
 }
 
 /// Writes the records of one file, under another name until it is whole.
-pub struct Writer<F: FileSystem = Disk> {
-    out: Output<F>,
+pub struct TfRecordWriter<F: FileSystem = OsFileSystem> {
+    out: TfRecordOutput<F>,
     path: PathBuf,
 }
 
-enum Output<F: FileSystem> {
-    Plain(BufWriter<NewFile<F>>),
-    Gzip(GzEncoder<BufWriter<NewFile<F>>>),
-    Zlib(ZlibEncoder<BufWriter<NewFile<F>>>),
+enum TfRecordOutput<F: FileSystem> {
+    Plain(BufWriter<AtomicFile<F>>),
+    Gzip(GzEncoder<BufWriter<AtomicFile<F>>>),
+    Zlib(ZlibEncoder<BufWriter<AtomicFile<F>>>),
 }
 
-impl Writer {
-    /// Starts a file. It appears under its name with [`Writer::finish`].
-    pub fn create(path: impl AsRef<Path>, compression: Compression) -> Result<Writer> {
-        Writer::create_on(Disk, path, compression)
+impl TfRecordWriter {
+    /// Starts a file. It appears under its name with [`TfRecordWriter::finish`].
+    pub fn create(path: impl AsRef<Path>, compression: TfRecordCompression) -> Result<TfRecordWriter> {
+        TfRecordWriter::create_on(OsFileSystem, path, compression)
     }
 }
 
-impl<F: FileSystem> Writer<F> {
-    /// As [`Writer::create`] on a given file system.
-    pub fn create_on(files: F, path: impl AsRef<Path>, compression: Compression) -> Result<Writer<F>> {
+impl<F: FileSystem> TfRecordWriter<F> {
+    /// As [`TfRecordWriter::create`] on a given file system.
+    pub fn create_on(
+        files: F,
+        path: impl AsRef<Path>,
+        compression: TfRecordCompression,
+    ) -> Result<TfRecordWriter<F>> {
         let path = path.as_ref().to_path_buf();
-        let file = BufWriter::with_capacity(BLOCK, NewFile::create_partial(files, &path)?);
+        let file = BufWriter::with_capacity(BLOCK, AtomicFile::create_partial(files, &path)?);
         let level = flate2::Compression::default();
         let out = match compression {
-            Compression::Auto | Compression::None => Output::Plain(file),
-            Compression::Gzip => Output::Gzip(GzEncoder::new(file, level)),
-            Compression::Zlib => Output::Zlib(ZlibEncoder::new(file, level)),
+            TfRecordCompression::Auto | TfRecordCompression::None => TfRecordOutput::Plain(file),
+            TfRecordCompression::Gzip => TfRecordOutput::Gzip(GzEncoder::new(file, level)),
+            TfRecordCompression::Zlib => TfRecordOutput::Zlib(ZlibEncoder::new(file, level)),
         };
-        Ok(Writer { out, path })
+        Ok(TfRecordWriter { out, path })
     }
 
     /// Appends a record.
     pub fn write(&mut self, data: &[u8]) -> Result<()> {
         let written = match &mut self.out {
-            Output::Plain(w) => frame(w, data),
-            Output::Gzip(w) => frame(w, data),
-            Output::Zlib(w) => frame(w, data),
+            TfRecordOutput::Plain(w) => frame(w, data),
+            TfRecordOutput::Gzip(w) => frame(w, data),
+            TfRecordOutput::Zlib(w) => frame(w, data),
         };
         written.map_err(|e| Error::io("cannot write", &self.path, e).hint("make room, or write elsewhere"))
     }
@@ -590,9 +608,9 @@ impl<F: FileSystem> Writer<F> {
     /// Makes the file durable and gives it its name.
     pub fn finish(self) -> Result<()> {
         let buffered = match self.out {
-            Output::Plain(w) => Ok(w),
-            Output::Gzip(w) => w.finish(),
-            Output::Zlib(w) => w.finish(),
+            TfRecordOutput::Plain(w) => Ok(w),
+            TfRecordOutput::Gzip(w) => w.finish(),
+            TfRecordOutput::Zlib(w) => w.finish(),
         };
         let file = buffered.and_then(|w| w.into_inner().map_err(io::IntoInnerError::into_error));
         let wrong = |e| Error::io("cannot write", &self.path, e).hint("make room, or write elsewhere");
@@ -612,7 +630,7 @@ pub fn frame(out: &mut (impl Write + ?Sized), data: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file_system::{Fault, Faulty};
+    use crate::file_system::{FaultInjectingFileSystem, InjectedFault};
 
     fn file(records: &[&[u8]]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -620,7 +638,7 @@ mod tests {
         out
     }
 
-    fn read_all(mut reader: Reader) -> Vec<Result<Vec<u8>, String>> {
+    fn read_all(mut reader: TfRecordReader) -> Vec<Result<Vec<u8>, String>> {
         let mut out = Vec::new();
         while let Some(item) = reader.next() {
             out.push(item.map(<[u8]>::to_vec).map_err(|e| e.to_string()));
@@ -629,7 +647,7 @@ mod tests {
     }
 
     fn all(bytes: &[u8], on_corrupt: OnCorrupt) -> Vec<Result<Vec<u8>, String>> {
-        read_all(Reader::from_bytes("f", bytes.to_vec(), on_corrupt))
+        read_all(TfRecordReader::from_bytes("f", bytes.to_vec(), on_corrupt))
     }
 
     #[test]
@@ -649,25 +667,25 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("systole-tfrecord-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let records: Vec<Vec<u8>> = (0..50).map(|i| vec![i as u8; i * 31]).collect();
-        for kind in [Compression::None, Compression::Gzip, Compression::Zlib] {
+        for kind in [TfRecordCompression::None, TfRecordCompression::Gzip, TfRecordCompression::Zlib] {
             let path = dir.join(format!("{kind:?}"));
-            let mut w = Writer::create(&path, kind).unwrap();
+            let mut w = TfRecordWriter::create(&path, kind).unwrap();
             records.iter().for_each(|r| w.write(r).unwrap());
             assert!(!path.exists(), "not before it is whole");
             w.finish().unwrap();
-            for told in [Compression::Auto, kind] {
-                let read = read_all(Reader::open(&path, told, OnCorrupt::Fail).unwrap());
+            for told in [TfRecordCompression::Auto, kind] {
+                let read = read_all(TfRecordReader::open(&path, told, OnCorrupt::Fail).unwrap());
                 assert_eq!(read.into_iter().map(Result::unwrap).collect::<Vec<_>>(), records);
             }
-            let mut r = Reader::open(&path, kind, OnCorrupt::Fail).unwrap();
+            let mut r = TfRecordReader::open(&path, kind, OnCorrupt::Fail).unwrap();
             (0..20).for_each(|_| drop(r.next()));
             let place = r.place();
-            let mut again = Reader::open(&path, kind, OnCorrupt::Fail).unwrap();
+            let mut again = TfRecordReader::open(&path, kind, OnCorrupt::Fail).unwrap();
             again.seek(place).unwrap();
             assert_eq!(again.next().unwrap().unwrap(), records[20]);
             assert!(again.seek([1 << 40, 0, 0]).is_err());
         }
-        drop(Writer::create(dir.join("given-up"), Compression::None).unwrap());
+        drop(TfRecordWriter::create(dir.join("given-up"), TfRecordCompression::None).unwrap());
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 3);
         std::fs::remove_dir_all(&dir).unwrap();
     }
@@ -677,22 +695,25 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("systole-writer-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("f");
-        let write = |files: &Faulty, byte: u8, kind| -> Result<()> {
-            let mut w = Writer::create_on(files, &path, kind)?;
+        let write = |files: &FaultInjectingFileSystem, byte: u8, kind| -> Result<()> {
+            let mut w = TfRecordWriter::create_on(files, &path, kind)?;
             (0..3).try_for_each(|i| w.write(&vec![byte; (i + 1) * BLOCK / 2]))?;
             w.finish()
         };
-        for kind in [Compression::None, Compression::Gzip, Compression::Zlib] {
-            let healthy = Faulty::never();
+        for kind in [TfRecordCompression::None, TfRecordCompression::Gzip, TfRecordCompression::Zlib] {
+            let healthy = FaultInjectingFileSystem::never();
             write(&healthy, 2, kind).unwrap();
             let (calls, new) = (healthy.calls(), std::fs::read(&path).unwrap());
-            for fault in
-                [Fault::Error(io::ErrorKind::StorageFull), Fault::Io, Fault::Interrupted, Fault::Short]
-            {
+            for fault in [
+                InjectedFault::Error(io::ErrorKind::StorageFull),
+                InjectedFault::Io,
+                InjectedFault::Interrupted,
+                InjectedFault::Short,
+            ] {
                 for n in 0..calls.len() {
                     std::fs::write(&path, "old").unwrap();
-                    let failed = write(&Faulty::at(n, fault), 2, kind).is_err();
-                    let is_error = matches!(fault, Fault::Error(_) | Fault::Io);
+                    let failed = write(&FaultInjectingFileSystem::at(n, fault), 2, kind).is_err();
+                    let is_error = matches!(fault, InjectedFault::Error(_) | InjectedFault::Io);
                     assert_eq!(failed, is_error, "{fault:?} in call {n} of {calls:?}");
                     let found = std::fs::read(&path).unwrap();
                     let is_new = !is_error || n + 1 == calls.len();
@@ -790,7 +811,7 @@ mod tests {
             let mut bytes = len.to_le_bytes().to_vec();
             bytes.extend(masked_crc(&len.to_le_bytes()).to_le_bytes());
             bytes.extend([0; 100]);
-            let mut r = Reader::from_bytes("f", bytes, OnCorrupt::Fail);
+            let mut r = TfRecordReader::from_bytes("f", bytes, OnCorrupt::Fail);
             assert!(r.next().unwrap().unwrap_err().to_string().contains("cut short"));
             assert!(r.window.bytes.len() <= 2 * BLOCK);
         }

@@ -18,7 +18,7 @@ const LOCAL: [u8; 4] = *b"PK\x03\x04";
 /// # Errors
 /// When it is damaged, cut, encrypted or packed in another way than deflate.
 pub(crate) fn entries(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>> {
-    let zip = Zip(bytes);
+    let zip = ZipBytes(bytes);
     let (mut at, count) = zip.directory()?;
     let mut out = Vec::new();
     for _ in 0..count {
@@ -39,18 +39,18 @@ pub(crate) fn entries(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>> {
 /// assert_eq!(archive.read("a.txt", 100)?.unwrap(), b"hello");
 /// # Ok::<(), systole_base::Error>(())
 /// ```
-pub struct Archive<'a> {
-    zip: Zip<'a>,
-    entries: Vec<Entry>,
+pub struct ZipArchive<'a> {
+    zip: ZipBytes<'a>,
+    entries: Vec<ZipEntry>,
 }
 
-impl<'a> Archive<'a> {
+impl<'a> ZipArchive<'a> {
     /// Reads the directory.
     ///
     /// # Errors
     /// When it is damaged, cut or encrypted.
-    pub fn open(bytes: &'a [u8]) -> Result<Archive<'a>> {
-        let zip = Zip(bytes);
+    pub fn open(bytes: &'a [u8]) -> Result<ZipArchive<'a>> {
+        let zip = ZipBytes(bytes);
         let (mut at, count) = zip.directory()?;
         let mut entries = Vec::new();
         for _ in 0..count {
@@ -58,7 +58,7 @@ impl<'a> Archive<'a> {
             entries.push(entry);
             at = next;
         }
-        Ok(Archive { zip, entries })
+        Ok(ZipArchive { zip, entries })
     }
 
     /// The names of the entries, in the directory's order.
@@ -82,7 +82,7 @@ impl<'a> Archive<'a> {
     }
 }
 
-struct Entry {
+struct ZipEntry {
     name: String,
     method: u64,
     crc: u32,
@@ -91,9 +91,9 @@ struct Entry {
     offset: usize,
 }
 
-struct Zip<'a>(&'a [u8]);
+struct ZipBytes<'a>(&'a [u8]);
 
-impl Zip<'_> {
+impl ZipBytes<'_> {
     fn part(&self, at: usize, len: usize) -> Result<&[u8]> {
         at.checked_add(len).and_then(|end| self.0.get(at..end)).ok_or_else(|| wrong("it is cut short"))
     }
@@ -128,13 +128,13 @@ impl Zip<'_> {
         Ok((at, count))
     }
 
-    fn entry(&self, at: usize) -> Result<(Entry, usize)> {
+    fn entry(&self, at: usize) -> Result<(ZipEntry, usize)> {
         if self.part(at, 4)? != CENTRAL {
             return Err(wrong("its directory is damaged"));
         }
         let (name, extra, comment) = (self.size(at + 28, 2)?, self.size(at + 30, 2)?, self.size(at + 32, 2)?);
         let text = String::from_utf8_lossy(self.part(at + 46, name)?).into_owned();
-        let mut entry = Entry {
+        let mut entry = ZipEntry {
             name: text,
             method: self.number(at + 10, 2)?,
             crc: self.number(at + 16, 4)? as u32,
@@ -151,7 +151,7 @@ impl Zip<'_> {
     }
 
     /// Sizes that do not fit 32 bits stand in an extra field, in this order, where the short one is all ones.
-    fn large_sizes(&self, entry: &mut Entry, mut at: usize, len: usize) -> Result<()> {
+    fn large_sizes(&self, entry: &mut ZipEntry, mut at: usize, len: usize) -> Result<()> {
         let end = at + len;
         while at + 4 <= end {
             let (kind, size) = (self.number(at, 2)?, self.size(at + 2, 2)?);
@@ -169,7 +169,7 @@ impl Zip<'_> {
         Ok(())
     }
 
-    fn content(&self, entry: &Entry) -> Result<Vec<u8>> {
+    fn content(&self, entry: &ZipEntry) -> Result<Vec<u8>> {
         if self.part(entry.offset, 4)? != LOCAL {
             return Err(wrong("an entry is not where the directory says"));
         }
@@ -196,7 +196,7 @@ impl Zip<'_> {
 }
 
 /// A file that goes into an archive as it is.
-pub struct Stored<'a> {
+pub struct StoredZipEntry<'a> {
     /// Its name.
     pub name: String,
     /// Its first bytes.
@@ -209,10 +209,10 @@ pub struct Stored<'a> {
 const LARGE: u64 = 0xffff_ffff;
 
 /// The parts of an archive of these files, one after the other.
-pub fn archive(files: Vec<Stored<'_>>) -> Vec<Cow<'_, [u8]>> {
+pub fn archive(files: Vec<StoredZipEntry<'_>>) -> Vec<Cow<'_, [u8]>> {
     let (mut parts, mut directory, mut at) = (Vec::new(), Vec::new(), 0u64);
     let count = files.len() as u64;
-    for Stored { name, head, data } in files {
+    for StoredZipEntry { name, head, data } in files {
         let mut crc = Crc::new();
         crc.update(&head);
         crc.update(data);

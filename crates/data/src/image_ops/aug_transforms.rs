@@ -7,7 +7,7 @@ use super::color::between;
 use super::dims;
 use crate::HostArray;
 use crate::host_array::zeros;
-use systole_base::rng::{Stream, hash_name};
+use systole_base::rng::{RandomStream, hash_name};
 use systole_base::{DType, Literal, Result};
 
 /// The arguments of fastai's `aug_transforms`, with its defaults. A part whose extent is 0 (of zoom: 1) is left out.
@@ -64,7 +64,7 @@ impl AugTransforms {
     }
 
     /// Where the pixels of one picture come from. All numbers are drawn, so that a part that is off changes no other.
-    fn place(&self, is_square: bool, rng: &mut Stream) -> Place {
+    fn place(&self, is_square: bool, rng: &mut RandomStream) -> PixelMapping {
         let (is_drawn, which) = (rng.below(2) == 1, rng.below(8) as usize);
         let flip = match (is_drawn && self.do_flip, self.flip_vert) {
             (false, _) => IDENTITY,
@@ -81,11 +81,11 @@ impl AugTransforms {
         let [column, row] = [(); 2].map(|()| (1.0 - scale) * (2.0 * rng.uniform_f64() - 1.0));
         let rotate = [[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]];
         let zoom = [[scale, 0.0, column], [0.0, scale, row], [0.0, 0.0, 1.0]];
-        Place { warp: [x, y], affine: product(flip, product(rotate, zoom)) }
+        PixelMapping { warp: [x, y], affine: product(flip, product(rotate, zoom)) }
     }
 
     /// What is added to the logit of a value, and what the sum is multiplied by.
-    fn light(&self, rng: &mut Stream) -> (f64, f64) {
+    fn light(&self, rng: &mut RandomStream) -> (f64, f64) {
         let most = self.max_lighting;
         let mut often = |low: f64, high: f64, otherwise: f64| {
             let (drawn, value) = (rng.uniform_f64() < self.p_lighting, between(low, high, rng));
@@ -100,7 +100,7 @@ impl AugTransforms {
 impl HostArray {
     /// `x: T[H, W, C] → T[H, W, C]`: placed and lit anew by draws, as fastai's `aug_transforms`.
     #[track_caller]
-    pub fn aug_transforms(self, options: AugTransforms, rng: &mut Stream) -> HostArray {
+    pub fn aug_transforms(self, options: AugTransforms, rng: &mut RandomStream) -> HostArray {
         let is_square = self.ty().is_ok_and(|ty| ty.shape.first() == ty.shape.get(1));
         let (place, (added, factor)) = (options.place(is_square, rng), options.light(rng));
         self.then(|x| {
@@ -121,27 +121,27 @@ impl HostArray {
     /// `x: T[H, W, C] → T[H, W, C]`: with probability `p` a rectangle of 2 to 33 % of the area and a shape from 0.3 to 3.3
     /// becomes noise (Zhong et al. 2017).
     #[track_caller]
-    pub fn random_erasing(self, p: f64, rng: &mut Stream) -> HostArray {
+    pub fn random_erasing(self, p: f64, rng: &mut RandomStream) -> HostArray {
         let is_drawn = rng.uniform_f64() < p;
         // A stream of its own: how much it draws changes nothing that comes after.
-        let mut rng = Stream::new(rng.below(u64::MAX), hash_name("random_erasing"), 0);
+        let mut rng = RandomStream::new(rng.below(u64::MAX), hash_name("random_erasing"), 0);
         if !is_drawn { self } else { self.then(|x| erased(x, &mut rng)) }
     }
 }
 
-type Matrix = [[f64; 3]; 3];
+type Homography = [[f64; 3]; 3];
 
 /// Where the pixels of one picture come from, as it was drawn: of a picture of any sides.
-struct Place {
+struct PixelMapping {
     /// How far the corners of the perspective move.
     warp: [f64; 2],
     /// Flip, rotation and zoom, of a square.
-    affine: Matrix,
+    affine: Homography,
 }
 
-impl Place {
+impl PixelMapping {
     /// For pictures of these sides: places are from −1 to 1 along both, and a rotation is one of pixels.
-    fn matrix(&self, h: usize, w: usize) -> Matrix {
+    fn matrix(&self, h: usize, w: usize) -> Homography {
         let mut affine = self.affine;
         let shape = h as f64 / w.max(1) as f64;
         affine[0][1] *= shape;
@@ -150,11 +150,11 @@ impl Place {
     }
 }
 
-const IDENTITY: Matrix = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
-const MIRROR: Matrix = [[-1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
+const IDENTITY: Homography = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
+const MIRROR: Homography = [[-1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
 
 /// One of the eight symmetries of a square; the first four keep any picture's shape.
-fn symmetry(which: usize) -> Matrix {
+fn symmetry(which: usize) -> Homography {
     let sign = |bit: usize| if which & bit == 0 { 1.0 } else { -1.0 };
     let (across, down) = (sign(1), sign(2));
     match which & 4 {
@@ -163,12 +163,12 @@ fn symmetry(which: usize) -> Matrix {
     }
 }
 
-fn product(a: Matrix, b: Matrix) -> Matrix {
+fn product(a: Homography, b: Homography) -> Homography {
     std::array::from_fn(|i| std::array::from_fn(|j| (0..3).map(|k| a[i][k] * b[k][j]).sum()))
 }
 
 /// The matrix that takes the corners, moved by `x` and `y` as fastai's Warp does, to the corners of the picture.
-fn perspective(x: f64, y: f64) -> Matrix {
+fn perspective(x: f64, y: f64) -> Homography {
     if x == 0.0 && y == 0.0 {
         return IDENTITY;
     }
@@ -210,7 +210,7 @@ fn mirrored(at: f32, n: usize) -> f32 {
     if around > last { 2.0 * last - around } else { around }
 }
 
-fn project(x: &Literal, m: &Matrix) -> Result<Literal> {
+fn project(x: &Literal, m: &Homography) -> Result<Literal> {
     let [h, w, c] = dims(x, "project")?;
     let mut out = zeros(x.ty().clone())?;
     match x.dtype() {
@@ -227,7 +227,7 @@ fn sampled<T: Copy>(
     from: &[T],
     to: &mut [T],
     [h, w, c]: [usize; 3],
-    m: &Matrix,
+    m: &Homography,
     read: impl Fn(T) -> f32,
     write: impl Fn(f32) -> T,
 ) {
@@ -274,7 +274,7 @@ fn lit(mut x: Literal, added: f64, factor: f64) -> Result<Literal> {
     Ok(x)
 }
 
-fn erased(mut x: Literal, rng: &mut Stream) -> Result<Literal> {
+fn erased(mut x: Literal, rng: &mut RandomStream) -> Result<Literal> {
     let [h, w, c] = dims(&x, "random_erasing")?;
     // As torchvision: some tries for a rectangle that lies within.
     for _ in 0..10 {
@@ -356,7 +356,7 @@ mod tests {
         // 0.8: odds 4; times 1.5: 6.
         assert!((lit(logit(0.6), 1.0)[1] - 6.0 / 7.0).abs() < 1e-6);
         assert!((lit(0.0, 2.0)[0] - 0.5).abs() < 1e-6 && (lit(0.0, 2.0)[1] - 16.0 / 17.0).abs() < 1e-6);
-        let light = |i| AugTransforms::default().light(&mut Stream::new(1, 2, i));
+        let light = |i| AugTransforms::default().light(&mut RandomStream::new(1, 2, i));
         let all: Vec<(f64, f64)> = (0..4000).map(light).collect();
         let kept = |f: fn(&(f64, f64)) -> bool| all.iter().filter(|l| f(l)).count() as f64 / 4000.0;
         assert!((kept(|l| l.0 == 0.0) - 0.25).abs() < 0.03 && (kept(|l| l.1 == 1.0) - 0.25).abs() < 0.03);
@@ -385,15 +385,15 @@ mod tests {
     fn what_is_drawn_has_fastais_distributions() {
         let usual = AugTransforms::default();
         let none = AugTransforms::none();
-        let of = |options: AugTransforms, read: fn(&Place) -> f64| -> Vec<f64> {
-            (0..20_000).map(|i| read(&options.place(true, &mut Stream::new(7, 8, i)))).collect()
+        let of = |options: AugTransforms, read: fn(&PixelMapping) -> f64| -> Vec<f64> {
+            (0..20_000).map(|i| read(&options.place(true, &mut RandomStream::new(7, 8, i)))).collect()
         };
         let flip = AugTransforms { do_flip: true, ..none };
         let rotate = AugTransforms { max_rotate: usual.max_rotate, ..none };
         let zoom = AugTransforms { max_zoom: usual.max_zoom, ..none };
         let warp = AugTransforms { max_warp: usual.max_warp, ..none };
-        let degrees = |p: &Place| p.affine[1][0].atan2(p.affine[0][0]).to_degrees();
-        let factor = |p: &Place| 1.0 / p.affine[0][0];
+        let degrees = |p: &PixelMapping| p.affine[1][0].atan2(p.affine[0][0]).to_degrees();
+        let factor = |p: &PixelMapping| 1.0 / p.affine[0][0];
         let flips = of(flip, |p| p.affine[0][0]);
         assert!(flips.iter().all(|v| v.abs() == 1.0));
         assert!((flips.iter().filter(|v| **v < 0.0).count() as f64 / 20_000.0 - 0.5).abs() < 0.012);
@@ -406,12 +406,12 @@ mod tests {
         // Where a zoom looks: any place within (1 − s)·(2u − 1), u from 0 to 1, its column and its row.
         for (name, at) in [("column", 0), ("row", 1)] {
             let places = (0..40_000).filter_map(|i| {
-                let m = zoom.place(true, &mut Stream::new(7, 8, i)).affine;
+                let m = zoom.place(true, &mut RandomStream::new(7, 8, i)).affine;
                 (m[0][0] != 1.0).then(|| m[at][2] / (1.0 - m[0][0]))
             });
             far.push((name, distance(places.take(20_000).collect(), 1.0, [-1.0, 1.0, 9.0])));
         }
-        let lights = (0..20_000).map(|i| usual.light(&mut Stream::new(7, 9, i)));
+        let lights = (0..20_000).map(|i| usual.light(&mut RandomStream::new(7, 9, i)));
         let (brightness, contrast): (Vec<f64>, Vec<f64>) =
             lights.map(|(added, factor)| (1.0 / (1.0 + (-added).exp()), factor.ln())).unzip();
         far.push(("brightness", distance(brightness, 0.75, [0.4, 0.6, 0.5])));
@@ -435,13 +435,13 @@ mod tests {
             AugTransforms { max_zoom: 1.1, ..none },
         ];
         for i in 0..200 {
-            let alone = parts.map(|part| part.place(false, &mut Stream::new(3, 4, i)).affine);
-            let whole = usual.place(false, &mut Stream::new(3, 4, i));
+            let alone = parts.map(|part| part.place(false, &mut RandomStream::new(3, 4, i)).affine);
+            let whole = usual.place(false, &mut RandomStream::new(3, 4, i));
             let mut affine = product(alone[0], product(alone[1], alone[2]));
             affine[0][1] *= h as f64 / w as f64;
             affine[1][0] *= w as f64 / h as f64;
             let warp = perspective(whole.warp[0], whole.warp[1]);
-            let apply = |m: &Matrix, p: [f64; 2]| {
+            let apply = |m: &Homography, p: [f64; 2]| {
                 let [u, v, z] = [0, 1, 2].map(|k: usize| m[k][0] * p[0] + m[k][1] * p[1] + m[k][2]);
                 [u / z, v / z]
             };
@@ -451,7 +451,7 @@ mod tests {
                 assert!((0..2).all(|k| (found[k] - wanted[k]).abs() < 1e-12), "{i}: {found:?} {wanted:?}");
             }
             // A rotation turns pixels: it keeps lengths, whatever the picture's shape.
-            let turned = parts[1].place(false, &mut Stream::new(3, 4, i)).matrix(h, w);
+            let turned = parts[1].place(false, &mut RandomStream::new(3, 4, i)).matrix(h, w);
             let [x, y] = apply(&turned, [0.5, 0.25]);
             let length = |[x, y]: [f64; 2]| (x * w as f64).hypot(y * h as f64);
             assert!((length([x, y]) - length([0.5, 0.25])).abs() < 1e-9);
@@ -463,7 +463,9 @@ mod tests {
     #[test]
     fn flip_vert_draws_the_symmetries_of_a_square() {
         let options = AugTransforms { do_flip: true, flip_vert: true, ..AugTransforms::none() };
-        let of = |h: usize, w: usize, i| bytes(grid(h, w).aug_transforms(options, &mut Stream::new(3, 4, i)));
+        let of = |h: usize, w: usize, i| {
+            bytes(grid(h, w).aug_transforms(options, &mut RandomStream::new(3, 4, i)))
+        };
         let n = 4000;
         for (h, w, kinds) in [(6, 6, 8), (6, 5, 4)] {
             let plain = bytes(grid(h, w));
@@ -494,9 +496,8 @@ mod tests {
         // Without do_flip there is none, as in fastai.
         let alone = AugTransforms { do_flip: false, ..options };
         assert!(
-            (0..20)
-                .all(|i| bytes(grid(6, 6).aug_transforms(alone, &mut Stream::new(3, 4, i)))
-                    == bytes(grid(6, 6)))
+            (0..20).all(|i| bytes(grid(6, 6).aug_transforms(alone, &mut RandomStream::new(3, 4, i)))
+                == bytes(grid(6, 6)))
         );
     }
 
@@ -506,11 +507,12 @@ mod tests {
             AugTransforms::default(),
             AugTransforms { do_flip: true, flip_vert: true, ..AugTransforms::none() },
         ] {
-            let of = |i| bytes(grid(12, 10).aug_transforms(options, &mut Stream::new(3, 4, i)));
+            let of = |i| bytes(grid(12, 10).aug_transforms(options, &mut RandomStream::new(3, 4, i)));
             assert!((0..20).all(|i| of(i) == of(i)));
             assert!((0..20).any(|i| of(i) != bytes(grid(12, 10))));
         }
-        let nothing = |i| bytes(grid(9, 9).aug_transforms(AugTransforms::none(), &mut Stream::new(3, 4, i)));
+        let nothing =
+            |i| bytes(grid(9, 9).aug_transforms(AugTransforms::none(), &mut RandomStream::new(3, 4, i)));
         assert!((0..20).all(|i| nothing(i) == bytes(grid(9, 9))));
     }
 
@@ -519,12 +521,12 @@ mod tests {
         let mut sizes = Vec::new();
         for i in 0..200 {
             let black: HostArray = Literal::from_slice([20, 20, 1], &[0f32; 400]).unwrap().into();
-            let out = black.random_erasing(0.5, &mut Stream::new(5, 6, i)).into_literal().unwrap();
+            let out = black.random_erasing(0.5, &mut RandomStream::new(5, 6, i)).into_literal().unwrap();
             sizes.push(out.to_f32s().iter().filter(|v| **v != 0.0).count());
         }
         let erased: Vec<_> = sizes.iter().filter(|n| **n > 0).collect();
         assert!((70..130).contains(&erased.len()), "{}", erased.len());
         assert!(erased.iter().all(|n| (5..=145).contains(*n)), "{erased:?}");
-        assert!(bytes(grid(1, 1).random_erasing(1.0, &mut Stream::new(5, 6, 1))) == bytes(grid(1, 1)));
+        assert!(bytes(grid(1, 1).random_erasing(1.0, &mut RandomStream::new(5, 6, 1))) == bytes(grid(1, 1)));
     }
 }

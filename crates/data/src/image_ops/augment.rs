@@ -8,7 +8,7 @@ use super::geometry::crop;
 use super::{Resize, dims, resize};
 use crate::HostArray;
 use systole_base::Literal;
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 
 /// Steps of the magnitude.
 const BINS: f64 = 30.0;
@@ -30,7 +30,7 @@ impl Default for RandAugment {
 
 /// Which part of a picture a random resized crop takes.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct ResizedCrop {
+pub struct RandomResizedCrop {
     /// Least and most of the picture's area.
     pub area: (f64, f64),
     /// Least and most width over height.
@@ -39,9 +39,9 @@ pub struct ResizedCrop {
     pub method: Resize,
 }
 
-impl Default for ResizedCrop {
-    fn default() -> ResizedCrop {
-        ResizedCrop { area: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), method: Resize::Bilinear }
+impl Default for RandomResizedCrop {
+    fn default() -> RandomResizedCrop {
+        RandomResizedCrop { area: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), method: Resize::Bilinear }
     }
 }
 
@@ -49,7 +49,7 @@ impl HostArray {
     /// `x: ui8[H, W, C] → ui8[H, W, C]`, C of 1 or 3, after `count` operations drawn from 14. Grey pictures: a change of saturation
     /// leaves them as they are, contrast is about the mean, the others are those of colours (as in torchvision).
     #[track_caller]
-    pub fn rand_augment(self, options: RandAugment, rng: &mut Stream) -> HostArray {
+    pub fn rand_augment(self, options: RandAugment, rng: &mut RandomStream) -> HostArray {
         (0..options.count).fold(self, |x, _| {
             let (kind, sign) = (rng.below(14), if rng.below(2) == 1 { -1.0 } else { 1.0 });
             operation(x, kind, options.magnitude.clamp(0.0, BINS) / BINS, sign)
@@ -61,8 +61,8 @@ impl HostArray {
         self,
         height: usize,
         width: usize,
-        options: ResizedCrop,
-        rng: &mut Stream,
+        options: RandomResizedCrop,
+        rng: &mut RandomStream,
     ) -> HostArray {
         let mut draws = [(); 10].map(|()| [(); 4].map(|()| rng.uniform_f64()));
         self.then(|x| {
@@ -76,7 +76,7 @@ impl HostArray {
 }
 
 /// A part of the wanted area and shape, where it fits.
-fn part(h: usize, w: usize, o: ResizedCrop, draws: &[f64; 4]) -> Option<(usize, usize, usize, usize)> {
+fn part(h: usize, w: usize, o: RandomResizedCrop, draws: &[f64; 4]) -> Option<(usize, usize, usize, usize)> {
     let area = (h * w) as f64 * (o.area.0 + (o.area.1 - o.area.0) * draws[0]);
     let (low, high) = (o.ratio.0.ln(), o.ratio.1.ln());
     let ratio = (low + (high - low) * draws[1]).exp();
@@ -215,13 +215,13 @@ fn equalized(counts: &[u32; 256]) -> Option<[u8; 256]> {
 }
 
 /// A factor for mixing two pictures, from a Beta(alpha, alpha) distribution.
-pub(super) fn beta(alpha: f64, rng: &mut Stream) -> f64 {
+pub(super) fn beta(alpha: f64, rng: &mut RandomStream) -> f64 {
     let (a, b) = (gamma(alpha, rng), gamma(alpha, rng));
     if a + b > 0.0 { a / (a + b) } else { f64::from(rng.below(2) as u32) }
 }
 
 /// Marsaglia and Tsang, "A simple method for generating gamma variables", 2000.
-fn gamma(shape: f64, rng: &mut Stream) -> f64 {
+fn gamma(shape: f64, rng: &mut RandomStream) -> f64 {
     if shape < 1.0 {
         let u = between(f64::MIN_POSITIVE, 1.0, rng);
         return gamma(shape + 1.0, rng) * u.powf(1.0 / shape);
@@ -248,8 +248,8 @@ mod tests {
         Literal::from_slice([32, 24, 3], &data).unwrap().into()
     }
 
-    fn rng(i: u64) -> Stream {
-        Stream::new(1, hash_name("test"), i)
+    fn rng(i: u64) -> RandomStream {
+        RandomStream::new(1, hash_name("test"), i)
     }
 
     #[test]
@@ -295,7 +295,7 @@ mod tests {
         let different = (0..40).map(of).collect::<std::collections::HashSet<_>>().len();
         assert!(different > 20, "{different}");
         for i in 0..50 {
-            let crop = photo().random_resized_crop(5, 7, ResizedCrop::default(), &mut rng(i));
+            let crop = photo().random_resized_crop(5, 7, RandomResizedCrop::default(), &mut rng(i));
             assert_eq!(crop.ty().unwrap().to_string(), "ui8[5, 7, 3]");
         }
         assert!(

@@ -3,7 +3,7 @@
 use super::dims;
 use crate::HostArray;
 use crate::host_array::{bad, zeros};
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 use systole_base::{DType, Literal, Result};
 
 impl HostArray {
@@ -83,28 +83,28 @@ impl HostArray {
 
     /// [`HostArray::adjust_brightness`] by a number in [-`most`, `most`).
     #[track_caller]
-    pub fn random_brightness(self, most: f64, rng: &mut Stream) -> HostArray {
+    pub fn random_brightness(self, most: f64, rng: &mut RandomStream) -> HostArray {
         let delta = between(-most, most, rng);
         self.adjust_brightness(delta)
     }
 
     /// [`HostArray::adjust_contrast`] by a factor in [`low`, `high`).
     #[track_caller]
-    pub fn random_contrast(self, low: f64, high: f64, rng: &mut Stream) -> HostArray {
+    pub fn random_contrast(self, low: f64, high: f64, rng: &mut RandomStream) -> HostArray {
         let factor = between(low, high, rng);
         self.adjust_contrast(factor)
     }
 
     /// [`HostArray::adjust_saturation`] by a factor in [`low`, `high`).
     #[track_caller]
-    pub fn random_saturation(self, low: f64, high: f64, rng: &mut Stream) -> HostArray {
+    pub fn random_saturation(self, low: f64, high: f64, rng: &mut RandomStream) -> HostArray {
         let factor = between(low, high, rng);
         self.adjust_saturation(factor)
     }
 
     /// [`HostArray::adjust_hue`] by a number in [-`most`, `most`).
     #[track_caller]
-    pub fn random_hue(self, most: f64, rng: &mut Stream) -> HostArray {
+    pub fn random_hue(self, most: f64, rng: &mut RandomStream) -> HostArray {
         let delta = between(-most, most, rng);
         self.adjust_hue(delta)
     }
@@ -139,7 +139,7 @@ impl HostArray {
     }
 }
 
-pub(super) fn between(low: f64, high: f64, rng: &mut Stream) -> f64 {
+pub(super) fn between(low: f64, high: f64, rng: &mut RandomStream) -> f64 {
     low + (high - low) * rng.uniform_f64()
 }
 

@@ -3,7 +3,7 @@
 use super::dims;
 use crate::HostArray;
 use crate::host_array::{bad, zeros};
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 use systole_base::{DType, Literal, Result};
 
 impl HostArray {
@@ -94,19 +94,19 @@ impl HostArray {
 
     /// Mirrored in half of the cases.
     #[track_caller]
-    pub fn random_flip_left_right(self, rng: &mut Stream) -> HostArray {
+    pub fn random_flip_left_right(self, rng: &mut RandomStream) -> HostArray {
         if rng.below(2) == 1 { self.flip_left_right() } else { self }
     }
 
     /// Upside down in half of the cases.
     #[track_caller]
-    pub fn random_flip_up_down(self, rng: &mut Stream) -> HostArray {
+    pub fn random_flip_up_down(self, rng: &mut RandomStream) -> HostArray {
         if rng.below(2) == 1 { self.flip_up_down() } else { self }
     }
 
     /// `x: T[H, W, C] → T[height, width, C]`: a part of this size, anywhere.
     #[track_caller]
-    pub fn random_crop(self, height: usize, width: usize, rng: &mut Stream) -> HostArray {
+    pub fn random_crop(self, height: usize, width: usize, rng: &mut RandomStream) -> HostArray {
         let draws = [rng.uniform_f64(), rng.uniform_f64()];
         self.then(|x| {
             let [h, w, _] = dims(&x, "random_crop")?;
@@ -201,11 +201,11 @@ fn affine(x: &Literal, [[a, b], [d, e]]: [[f64; 2]; 2], [right, down]: [f64; 2])
 }
 
 /// A picture's values without looking at each element's type.
-trait Values {
+trait ImageValues {
     fn to_f32s_of_image(&self) -> Vec<f32>;
 }
 
-impl Values for Literal {
+impl ImageValues for Literal {
     fn to_f32s_of_image(&self) -> Vec<f32> {
         match self.as_slice::<u8>() {
             Ok(bytes) => bytes.iter().map(|&b| f32::from(b)).collect(),
@@ -257,14 +257,14 @@ mod tests {
     fn random_parts_are_parts_and_come_from_everywhere() {
         let mut firsts = std::collections::HashSet::new();
         for i in 0..200 {
-            let mut rng = Stream::new(1, hash_name("test"), i);
+            let mut rng = RandomStream::new(1, hash_name("test"), i);
             firsts.insert(bytes(grid().random_crop(2, 3, &mut rng))[0]);
         }
         assert_eq!(firsts, [0, 1, 4, 5].into());
-        let mut rng = Stream::new(1, hash_name("test"), 0);
+        let mut rng = RandomStream::new(1, hash_name("test"), 0);
         assert!(grid().random_crop(4, 1, &mut rng).get().is_err());
         let mirrored = (0..100).filter(|&i| {
-            let mut rng = Stream::new(2, hash_name("test"), i);
+            let mut rng = RandomStream::new(2, hash_name("test"), i);
             bytes(grid().random_flip_left_right(&mut rng))[0] == 3
         });
         assert!((30..70).contains(&mirrored.count()));

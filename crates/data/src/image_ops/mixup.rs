@@ -7,14 +7,14 @@
 use super::augment::beta;
 use crate::Sample;
 use crate::host_array::bad;
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 use systole_base::{DType, Literal, Result};
 
 /// `image: f32[n, …], label: f32[n, classes]`: both `t · own + (1 - t) · partner's`, with t from Beta(alpha, alpha).
 ///
 /// # Errors
 /// When a field is missing or not f32, or the numbers of rows differ.
-pub fn mixup(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut Stream) -> Result<Sample> {
+pub fn mixup(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut RandomStream) -> Result<Sample> {
     let (x, y) = (rows(&batch, image)?, rows(&batch, label)?);
     let t = draw(alpha, rng)?;
     let (x, y) = (blend(x, t)?, blend(y, t)?);
@@ -26,7 +26,13 @@ pub fn mixup(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut Stre
 ///
 /// # Errors
 /// As [`mixup`].
-pub fn mixup_each(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut Stream) -> Result<Sample> {
+pub fn mixup_each(
+    batch: Sample,
+    image: &str,
+    label: &str,
+    alpha: f64,
+    rng: &mut RandomStream,
+) -> Result<Sample> {
     let (x, y) = (rows(&batch, image)?, rows(&batch, label)?);
     let n = x.shape()[0];
     let mut pairs = Vec::with_capacity(n);
@@ -47,13 +53,13 @@ pub fn mixup_each(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut
 ///
 /// # Errors
 /// As [`mixup`]; images may be of any type.
-pub fn cutmix(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut Stream) -> Result<Sample> {
+pub fn cutmix(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut RandomStream) -> Result<Sample> {
     let (x, y) = (batch.get(image)?.clone(), rows(&batch, label)?);
     let &[n, h, w, c] = x.shape().dims() else {
         return Err(bad(format!("cutmix of {}", x.ty()), "it takes images [n, height, width, channels]"));
     };
     let side = (1.0 - draw(alpha, rng)?).sqrt();
-    let span = |size: usize, rng: &mut Stream| {
+    let span = |size: usize, rng: &mut RandomStream| {
         let half = side * size as f64 / 2.0;
         let middle = rng.uniform_f64() * size as f64;
         ((middle - half).max(0.0) as usize, ((middle + half) as usize).min(size))
@@ -74,7 +80,7 @@ pub fn cutmix(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut Str
     batch.with(image, out).with(label, y).check()
 }
 
-fn draw(alpha: f64, rng: &mut Stream) -> Result<f64> {
+fn draw(alpha: f64, rng: &mut RandomStream) -> Result<f64> {
     if alpha > 0.0 && alpha.is_finite() {
         return Ok(beta(alpha, rng));
     }
@@ -129,7 +135,7 @@ mod tests {
     fn labels_keep_the_proportion_of_the_pictures() {
         for i in 0..50 {
             for cut in [false, true] {
-                let mut rng = Stream::new(1, hash_name("test"), i);
+                let mut rng = RandomStream::new(1, hash_name("test"), i);
                 let mix = if cut { cutmix } else { mixup };
                 let out = mix(batch(), "image", "label", 1.0, &mut rng).unwrap();
                 let (x, y) = (out.get("image").unwrap().to_f32s(), out.get("label").unwrap().to_f32s());
@@ -145,7 +151,7 @@ mod tests {
     fn each_row_has_a_share_and_a_partner_of_its_own() {
         let mut shares = Vec::new();
         for i in 0..50 {
-            let mut rng = Stream::new(1, hash_name("each"), i);
+            let mut rng = RandomStream::new(1, hash_name("each"), i);
             let out = mixup_each(batch(), "image", "label", 0.4, &mut rng).unwrap();
             let (x, y) = (out.get("image").unwrap().to_f32s(), out.get("label").unwrap().to_f32s());
             for row in 0..3 {
@@ -161,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_mixed_is_named() {
-        let mut rng = Stream::new(1, 1, 1);
+        let mut rng = RandomStream::new(1, 1, 1);
         let integers = batch().map("label", |x| x.cast(DType::I32));
         assert!(
             mixup(integers, "image", "label", 0.2, &mut rng).unwrap_err().to_string().contains("one_hot")

@@ -11,7 +11,7 @@ mod mixup;
 mod resize;
 
 pub use aug_transforms::AugTransforms;
-pub use augment::{RandAugment, ResizedCrop};
+pub use augment::{RandAugment, RandomResizedCrop};
 pub use mixup::{cutmix, mixup, mixup_each};
 pub use resize::Resize;
 

@@ -88,7 +88,7 @@ fn resize_to_f32(x: &Literal, height: usize, width: usize, method: Resize) -> Re
         return Err(bad(format!("cannot resize {} to {height} × {width}", x.ty()), "an image side is 0"));
     }
     let mut out = unfilled(x.ty().with_dtype(DType::F32).with_shape([height, width, c]))?;
-    let (down, across) = (Taps::of(method, h, height), Taps::of(method, w, width));
+    let (down, across) = (ResizeTaps::of(method, h, height), ResizeTaps::of(method, w, width));
     // One more, so that pixels can be read four numbers at a time.
     let mut row = vec![0f32; w * c + 1];
     for (i, to) in out.as_mut_slice::<f32>()?.chunks_exact_mut((width * c).max(1)).enumerate() {
@@ -107,7 +107,7 @@ fn resize_to_f32(x: &Literal, height: usize, width: usize, method: Resize) -> Re
 }
 
 /// For each output of an axis the inputs that make it: the first one, and their weights.
-struct Taps {
+struct ResizeTaps {
     spans: Vec<(usize, usize)>,
     weights: Vec<f32>,
     /// Output `i` has the weights `ends[i] .. ends[i + 1]`.
@@ -116,10 +116,10 @@ struct Taps {
     are_pairs: bool,
 }
 
-impl Taps {
-    fn of(method: Resize, from: usize, to: usize) -> Taps {
+impl ResizeTaps {
+    fn of(method: Resize, from: usize, to: usize) -> ResizeTaps {
         let mut taps =
-            Taps { spans: Vec::with_capacity(to), weights: Vec::new(), ends: vec![0], are_pairs: true };
+            ResizeTaps { spans: Vec::with_capacity(to), weights: Vec::new(), ends: vec![0], are_pairs: true };
         let scale = from as f64 / to as f64;
         for i in 0..to {
             let (first, weights) = one(method, i, from, scale);
@@ -136,7 +136,7 @@ impl Taps {
     }
 
     /// Row `i` of the output's height, from whole rows of the input.
-    fn rows<T: Copy + Into<f32>>(&self, i: usize, x: &[T], row: &mut [f32], mixed: Mix<T>) {
+    fn rows<T: Copy + Into<f32>>(&self, i: usize, x: &[T], row: &mut [f32], mixed: BlendRowsFn<T>) {
         let (first, _) = self.spans[i];
         let size = row.len().max(1);
         let inputs = x.get(first * size..).unwrap_or_default().chunks_exact(size);
@@ -179,7 +179,7 @@ impl Taps {
         }
     }
 
-    /// [`Taps::columns`] of pairs in colour. Each pixel is read with the first number of the next; four pixels are three
+    /// [`ResizeTaps::columns`] of pairs in colour. Each pixel is read with the first number of the next; four pixels are three
     /// whole lanes. `None` where the row is not as wide as these taps are for.
     #[inline(never)]
     fn pairs_of_three(&self, row: &[f32], to: &mut [f32]) -> Option<()> {
@@ -222,7 +222,7 @@ impl Taps {
 }
 
 /// `a · upper + b · lower` of rows.
-type Mix<T> = fn([f32; 2], &[T], &[T], &mut [f32]);
+type BlendRowsFn<T> = fn([f32; 2], &[T], &[T], &mut [f32]);
 
 fn mixed_rows<T: Copy + Into<f32>>([a, b]: [f32; 2], upper: &[T], lower: &[T], out: &mut [f32]) {
     for ((o, &u), &l) in out.iter_mut().zip(upper).zip(lower) {
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn colour_is_three_greys_to_the_bit() {
-        let mut draws = systole_base::rng::Stream::new(7, 1, 2);
+        let mut draws = systole_base::rng::RandomStream::new(7, 1, 2);
         for (h, w, to_h, to_w) in [(9, 31, 5, 14), (4, 2, 7, 9), (3, 40, 3, 3), (2, 17, 6, 40), (1, 3, 2, 2)]
         {
             let bytes: Vec<u8> = (0..h * w * 3).map(|_| draws.below(256) as u8).collect();

@@ -1,4 +1,4 @@
-//! What the crate `object_store` needs of a program: how requests are sent ([`Wire`]), how text is signed ([`Crypto`]), and
+//! What the crate `object_store` needs of a program: how requests are sent ([`HttpConnection`]), how text is signed ([`RequestSigner`]), and
 //! how its futures are waited for ([`block_on`]).
 
 use crate::web::Request;
@@ -23,7 +23,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// How often, and how long.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Patience {
+pub struct RetryPolicy {
     /// Requests that are made before one is given up.
     pub attempts: u32,
     /// Before the second attempt; twice as long before each next one, at most 10 seconds.
@@ -42,7 +42,7 @@ impl Default for Patience {
 /// Sends requests by [`crate::web`], again where that may help: no connection, a cut or stalled answer, and what servers say
 /// when they are busy (408, 429, 5xx). All requests of reading can be made again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wire(pub Patience);
+pub(super) struct HttpConnection(pub Patience);
 
 impl HttpConnector for Wire {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
@@ -57,7 +57,7 @@ impl HttpConnector for Wire {
     }
 }
 
-type Answer = Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send>>;
+type HttpResult = Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send>>;
 
 impl HttpService for Wire {
     fn call<'a, 'b>(
@@ -134,7 +134,7 @@ fn once(request: &Request) -> Result<HttpResponse, String> {
 
 /// SHA-256 and its HMAC; no RSA.
 #[derive(Debug)]
-pub(super) struct Crypto;
+pub(super) struct RequestSigner;
 
 impl CryptoProvider for Crypto {
     fn digest(&self, _: DigestAlgorithm) -> object_store::Result<Box<dyn DigestContext>> {
@@ -157,7 +157,7 @@ impl CryptoProvider for Crypto {
 }
 
 /// A sum that is being taken; with a key (RFC 2104) another one around it.
-struct Sum {
+struct DigestState {
     inner: Sha256,
     outer: Option<Sha256>,
     sum: [u8; 32],
@@ -211,7 +211,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for a future on this thread. Those of a store hardly wait: [`Wire`] answers at once, having waited itself.
+/// Waits for a future on this thread. Those of a store hardly wait: [`HttpConnection`] answers at once, having waited itself.
 pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));

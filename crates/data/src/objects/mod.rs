@@ -166,7 +166,7 @@ fn never_again() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
-type Store = object_store::Result<Box<dyn ObjectStore>>;
+type ObjectStoreRef = object_store::Result<Box<dyn ObjectStore>>;
 
 fn google(bucket: &str, settings: &[(&str, &str)], patience: Patience) -> Store {
     let mut builder = GoogleCloudStorageBuilder::from_env();

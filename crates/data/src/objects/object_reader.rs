@@ -15,7 +15,7 @@ const FIRST: u64 = 256 << 10;
 const LARGEST: u64 = 8 << 20;
 
 /// An open object.
-pub struct Object {
+pub struct ObjectReader {
     source: Arc<Source>,
     position: u64,
     /// The range in memory: its first byte, and the bytes.
@@ -25,7 +25,7 @@ pub struct Object {
 }
 
 /// An object as it was when it was opened.
-struct Source {
+struct OpenedObject {
     bucket: Arc<Bucket>,
     key: object_store::path::Path,
     size: u64,
@@ -34,7 +34,7 @@ struct Source {
 }
 
 /// A range that is being read by another thread.
-struct Ahead {
+struct RangeReadAhead {
     start: u64,
     bytes: Receiver<io::Result<Vec<u8>>>,
 }

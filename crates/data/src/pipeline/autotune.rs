@@ -1,11 +1,11 @@
 //! How many threads and how much memory a running pipeline uses: a budget that is not exceeded, sizes that are tuned
 //! while it runs, and an account of both.
 //!
-//! A stage that computes ahead has a [`Gauge`]. Whoever takes its elements looks at it now and then: where it waited,
+//! A stage that computes ahead has a [`StageGauge`]. Whoever takes its elements looks at it now and then: where it waited,
 //! the stage gets another thread, or a longer queue; where its threads have nothing to do, one goes. Nothing of this
 //! changes the elements or their order.
 
-use super::stage_ids::{Owner, Stages};
+use super::stage_ids::{StageId, StageList};
 use crate::mutex::lock;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -19,7 +19,7 @@ use systole_base::{Error, ErrorKind, Result, knobs};
 const WINDOW: Duration = Duration::from_millis(50);
 /// Windows after which a number of threads that gained nothing is tried again.
 const FORGET: u32 = 200;
-/// Decisions that are kept for [`Gauge::reasons`].
+/// Decisions that are kept for [`StageGauge::reasons`].
 const REASONS: usize = 8;
 /// No queue is tuned longer than this many elements.
 const MOST_AHEAD: usize = 4096;
@@ -29,22 +29,22 @@ pub const AUTOTUNE: usize = usize::MAX;
 
 /// How many threads a stage wants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Threads {
+pub enum ThreadCount {
     /// So many.
     Fixed(usize),
     /// As many as pay, within the core budget.
     Auto,
 }
 
-impl Threads {
+impl ThreadCount {
     /// A number, or [`AUTOTUNE`].
-    pub fn of(n: usize) -> Threads {
-        if n == AUTOTUNE { Threads::Auto } else { Threads::Fixed(n) }
+    pub fn of(n: usize) -> ThreadCount {
+        if n == AUTOTUNE { ThreadCount::Auto } else { ThreadCount::Fixed(n) }
     }
 }
 
 /// Bytes that elements computed ahead may take, all stages of a run together.
-pub(crate) struct Budget {
+pub(crate) struct MemoryBudget {
     limit: usize,
     used: AtomicUsize,
     peak: AtomicUsize,
@@ -53,10 +53,10 @@ pub(crate) struct Budget {
     largest: AtomicUsize,
 }
 
-impl Budget {
-    pub fn new(limit: usize) -> Budget {
+impl MemoryBudget {
+    pub fn new(limit: usize) -> MemoryBudget {
         let zero = || AtomicUsize::new(0);
-        Budget { limit, used: zero(), peak: zero(), stages: zero(), largest: zero() }
+        MemoryBudget { limit, used: zero(), peak: zero(), stages: zero(), largest: zero() }
     }
 
     pub fn limit(&self) -> usize {
@@ -83,31 +83,31 @@ impl Budget {
 
     /// So many bytes, where they are left: each stage may insist on one element while its taker still has another,
     /// and room for those is kept.
-    pub fn lease(self: &Arc<Budget>, bytes: usize) -> Option<Lease> {
+    pub fn lease(self: &Arc<MemoryBudget>, bytes: usize) -> Option<MemoryLease> {
         let kept = self.largest.load(Relaxed).saturating_mul(2 * self.stages.load(Relaxed));
         let take = |used: usize| {
             used.checked_add(bytes).filter(|n| n.checked_add(kept).is_some_and(|all| all <= self.limit))
         };
         let before = self.used.fetch_update(Relaxed, Relaxed, take).ok()?;
         self.peak.fetch_max(before + bytes, Relaxed);
-        Some(Lease { budget: self.clone(), bytes })
+        Some(MemoryLease { budget: self.clone(), bytes })
     }
 
     /// So many bytes whether they are left or not: the one element without which nothing would move.
-    pub fn insist(self: &Arc<Budget>, bytes: usize) -> Lease {
+    pub fn insist(self: &Arc<MemoryBudget>, bytes: usize) -> MemoryLease {
         let before = self.used.fetch_add(bytes, Relaxed);
         self.peak.fetch_max(before.saturating_add(bytes), Relaxed);
-        Lease { budget: self.clone(), bytes }
+        MemoryLease { budget: self.clone(), bytes }
     }
 }
 
 /// Bytes of the budget, given back when dropped.
-pub(crate) struct Lease {
-    budget: Arc<Budget>,
+pub(crate) struct MemoryLease {
+    budget: Arc<MemoryBudget>,
     bytes: usize,
 }
 
-impl Lease {
+impl MemoryLease {
     /// Changes the number of bytes to what it turned out to be.
     pub fn settle(&mut self, bytes: usize) {
         if bytes > self.bytes {
@@ -127,7 +127,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for MemoryLease {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Relaxed);
     }
@@ -150,33 +150,33 @@ pub fn free_memory() -> usize {
 }
 
 /// The gauges of one run.
-pub(crate) struct Tuner {
-    stages: Stages,
+pub(crate) struct PipelineTuner {
+    stages: StageList,
     cores: usize,
     /// Threads that tuned stages have now.
     granted: AtomicUsize,
-    frozen: Tuning,
-    gauges: Mutex<BTreeMap<String, Arc<Gauge>>>,
+    frozen: PipelineTuning,
+    gauges: Mutex<BTreeMap<String, Arc<StageGauge>>>,
 }
 
-impl Tuner {
-    pub fn new(stages: Stages, cores: usize, frozen: Option<Tuning>) -> Tuner {
-        Tuner { stages, cores, frozen: frozen.unwrap_or_default(), ..Tuner::idle() }
+impl PipelineTuner {
+    pub fn new(stages: StageList, cores: usize, frozen: Option<PipelineTuning>) -> PipelineTuner {
+        PipelineTuner { stages, cores, frozen: frozen.unwrap_or_default(), ..PipelineTuner::idle() }
     }
 
     /// For runs that only look at the first element.
-    pub fn idle() -> Tuner {
-        Tuner {
-            stages: Stages::default(),
+    pub fn idle() -> PipelineTuner {
+        PipelineTuner {
+            stages: StageList::default(),
             cores: 1,
             granted: AtomicUsize::new(0),
-            frozen: Tuning::default(),
+            frozen: PipelineTuning::default(),
             gauges: Mutex::default(),
         }
     }
 
     /// The gauge of a stage; the same one each time, so that an epoch starts with what the last one found.
-    pub fn gauge(&self, owner: &Owner, threads: Threads, ahead: Option<usize>) -> Arc<Gauge> {
+    pub fn gauge(&self, owner: &StageId, threads: ThreadCount, ahead: Option<usize>) -> Arc<StageGauge> {
         let id = self.stages.id(owner.address);
         let key = id.map_or_else(|| owner.label.clone(), |id| format!("{id} {}", owner.label));
         let mut gauges = lock(&self.gauges);
@@ -184,20 +184,20 @@ impl Tuner {
         gauges.entry(key.clone()).or_insert_with(make).clone()
     }
 
-    fn new_gauge(&self, key: &str, threads: Threads, ahead: Option<usize>) -> Gauge {
+    fn new_gauge(&self, key: &str, threads: ThreadCount, ahead: Option<usize>) -> StageGauge {
         let frozen = self.frozen.0.get(key);
-        let threads = frozen.map_or(threads, |size| Threads::Fixed(size.threads));
+        let threads = frozen.map_or(threads, |size| ThreadCount::Fixed(size.threads));
         let ahead = frozen.map_or(ahead, |size| Some(size.ahead));
         let (count, auto_threads) = match threads {
-            Threads::Fixed(n) => (n.max(1), false),
-            Threads::Auto => (self.grant(self.cores), true),
+            ThreadCount::Fixed(n) => (n.max(1), false),
+            ThreadCount::Auto => (self.grant(self.cores), true),
         };
-        Gauge {
+        StageGauge {
             auto_threads,
             auto_ahead: ahead.is_none(),
             threads: AtomicUsize::new(count),
             ahead: AtomicUsize::new(ahead.unwrap_or(2 * count).max(1)),
-            ..Gauge::default()
+            ..StageGauge::default()
         }
     }
 
@@ -210,14 +210,15 @@ impl Tuner {
     }
 
     /// What was chosen, for a configuration.
-    pub fn tuning(&self) -> Tuning {
+    pub fn tuning(&self) -> PipelineTuning {
         let gauges = lock(&self.gauges);
-        let size = |g: &Gauge| Size { threads: g.threads.load(Relaxed), ahead: g.ahead.load(Relaxed) };
-        Tuning(gauges.iter().map(|(key, g)| (key.clone(), size(g))).collect())
+        let size =
+            |g: &StageGauge| TunedSize { threads: g.threads.load(Relaxed), ahead: g.ahead.load(Relaxed) };
+        PipelineTuning(gauges.iter().map(|(key, g)| (key.clone(), size(g))).collect())
     }
 
     /// Key and gauge of each stage that computes ahead.
-    pub fn gauges(&self) -> Vec<(String, Arc<Gauge>)> {
+    pub fn gauges(&self) -> Vec<(String, Arc<StageGauge>)> {
         lock(&self.gauges).iter().map(|(k, g)| (k.clone(), g.clone())).collect()
     }
 
@@ -228,15 +229,15 @@ impl Tuner {
 
 /// Sizes of the stages that compute ahead, as a run found them. Shown as lines of TOML, and parses back.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Tuning(BTreeMap<String, Size>);
+pub struct PipelineTuning(BTreeMap<String, TunedSize>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Size {
+struct TunedSize {
     threads: usize,
     ahead: usize,
 }
 
-impl fmt::Display for Tuning {
+impl fmt::Display for PipelineTuning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (key, size) in &self.0 {
             writeln!(f, "{key:?} = {{ threads = {}, ahead = {} }}", size.threads, size.ahead)?;
@@ -245,18 +246,18 @@ impl fmt::Display for Tuning {
     }
 }
 
-impl FromStr for Tuning {
+impl FromStr for PipelineTuning {
     type Err = Error;
-    fn from_str(text: &str) -> Result<Tuning> {
+    fn from_str(text: &str) -> Result<PipelineTuning> {
         let lines = text.lines().filter(|l| !l.trim().is_empty());
-        lines.map(|l| size_line(l).ok_or_else(|| bad_line(l))).collect::<Result<_>>().map(Tuning)
+        lines.map(|l| size_line(l).ok_or_else(|| bad_line(l))).collect::<Result<_>>().map(PipelineTuning)
     }
 }
 
-fn size_line(line: &str) -> Option<(String, Size)> {
+fn size_line(line: &str) -> Option<(String, TunedSize)> {
     let (key, rest) = line.trim().strip_prefix('"')?.rsplit_once("\" = { threads = ")?;
     let (threads, ahead) = rest.strip_suffix(" }")?.split_once(", ahead = ")?;
-    Some((key.to_string(), Size { threads: threads.parse().ok()?, ahead: ahead.parse().ok()? }))
+    Some((key.to_string(), TunedSize { threads: threads.parse().ok()?, ahead: ahead.parse().ok()? }))
 }
 
 fn bad_line(line: &str) -> Error {
@@ -267,7 +268,7 @@ fn bad_line(line: &str) -> Error {
 
 /// What one stage that computes ahead uses and how it fares.
 #[derive(Default)]
-pub(crate) struct Gauge {
+pub(crate) struct StageGauge {
     auto_threads: bool,
     auto_ahead: bool,
     threads: AtomicUsize,
@@ -284,11 +285,11 @@ pub(crate) struct Gauge {
     pub deepest: AtomicUsize,
     /// Bytes of the largest element so far.
     pub element_bytes: AtomicUsize,
-    window: Mutex<Window>,
+    window: Mutex<TuningWindow>,
 }
 
 #[derive(Default)]
-struct Window {
+struct TuningWindow {
     start: Option<Instant>,
     elements: u64,
     waited: u64,
@@ -301,7 +302,7 @@ struct Window {
     reasons: VecDeque<String>,
 }
 
-impl Gauge {
+impl StageGauge {
     pub fn threads(&self) -> usize {
         self.threads.load(Relaxed)
     }
@@ -328,7 +329,7 @@ impl Gauge {
     }
 
     /// Looks at the last window, if it is over, and changes one size.
-    pub fn consider(&self, tuner: &Tuner) {
+    pub fn consider(&self, tuner: &PipelineTuner) {
         if !self.is_tuned() {
             return;
         }
@@ -345,7 +346,7 @@ impl Gauge {
         let (elements, waited, blocked) =
             (self.elements.load(Relaxed), self.waited.load(Relaxed), self.blocked.load(Relaxed));
         let nanos = span.as_nanos() as f64;
-        let fared = Fared {
+        let fared = WindowStats {
             rate: (elements - w.elements) as f64 / nanos,
             starved: (waited - w.waited) as f64 / nanos,
             idle: (blocked - w.blocked) as f64 / (nanos * self.threads() as f64),
@@ -354,8 +355,8 @@ impl Gauge {
         self.decide(&mut w, fared, tuner);
     }
 
-    fn decide(&self, w: &mut Window, fared: Fared, tuner: &Tuner) {
-        let Fared { rate, starved, idle } = fared;
+    fn decide(&self, w: &mut TuningWindow, fared: WindowStats, tuner: &PipelineTuner) {
+        let WindowStats { rate, starved, idle } = fared;
         let threads = self.threads();
         let percent = |x: f64| format!("{:.0} %", 100.0 * x.clamp(0.0, 1.0));
         w.ceiling = w.ceiling.and_then(|(n, age)| (age < FORGET).then_some((n, age + 1)));
@@ -386,7 +387,7 @@ impl Gauge {
         }
     }
 
-    fn set_threads(&self, n: usize, tuner: &Tuner) {
+    fn set_threads(&self, n: usize, tuner: &PipelineTuner) {
         let before = self.threads.swap(n, Relaxed);
         tuner.granted.fetch_add(n, Relaxed);
         tuner.granted.fetch_sub(before, Relaxed);
@@ -394,13 +395,13 @@ impl Gauge {
 }
 
 /// How a stage fared in a window: elements per nanosecond, shares of the time.
-struct Fared {
+struct WindowStats {
     rate: f64,
     starved: f64,
     idle: f64,
 }
 
-impl Window {
+impl TuningWindow {
     fn say(&mut self, reason: String) {
         if self.reasons.len() == REASONS {
             self.reasons.pop_front();
@@ -420,7 +421,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_not_exceeded_unless_one_insists() {
-        let budget = Arc::new(Budget::new(100));
+        let budget = Arc::new(MemoryBudget::new(100));
         let a = budget.lease(60).unwrap();
         assert!(budget.lease(41).is_none());
         let mut b = budget.lease(40).unwrap();
@@ -439,30 +440,33 @@ mod tests {
     fn sizes_are_text_and_parse_back() {
         let text =
             "\"1 map_parallel\" = { threads = 3, ahead = 48 }\n\"4 prefetch\" = { threads = 1, ahead = 2 }\n";
-        let tuning: Tuning = text.parse().unwrap();
+        let tuning: PipelineTuning = text.parse().unwrap();
         assert_eq!(tuning.to_string(), text);
         for bad in ["x", "\"a\" = { threads = x, ahead = 1 }", "\"a\" = 3"] {
-            assert!(bad.parse::<Tuning>().unwrap_err().to_string().contains("no size of a stage"), "{bad}");
+            assert!(
+                bad.parse::<PipelineTuning>().unwrap_err().to_string().contains("no size of a stage"),
+                "{bad}"
+            );
         }
     }
 
-    fn gauge(threads: usize) -> Gauge {
+    fn gauge(threads: usize) -> StageGauge {
         let set = AtomicUsize::new;
-        Gauge {
+        StageGauge {
             auto_threads: true,
             auto_ahead: true,
             threads: set(threads),
             ahead: set(4),
-            ..Gauge::default()
+            ..StageGauge::default()
         }
     }
 
     #[test]
     fn waiting_brings_threads_and_idleness_takes_them() {
-        let tuner = Tuner { cores: 3, ..Tuner::idle() };
+        let tuner = PipelineTuner { cores: 3, ..PipelineTuner::idle() };
         tuner.granted.store(1, Relaxed);
-        let (g, mut w) = (gauge(1), Window::default());
-        let starving = |rate| Fared { rate, starved: 0.9, idle: 0.0 };
+        let (g, mut w) = (gauge(1), TuningWindow::default());
+        let starving = |rate| WindowStats { rate, starved: 0.9, idle: 0.0 };
         g.decide(&mut w, starving(1.0), &tuner);
         g.decide(&mut w, starving(1.9), &tuner);
         assert_eq!(g.threads(), 3);
@@ -470,10 +474,10 @@ mod tests {
         assert_eq!(g.threads(), 2, "the third gained nothing");
         g.decide(&mut w, starving(1.9), &tuner);
         assert_eq!((g.threads(), tuner.granted.load(Relaxed)), (2, 2), "and is not tried at once again");
-        let mut calm = Window::default();
-        g.decide(&mut calm, Fared { rate: 1.0, starved: 0.0, idle: 0.9 }, &tuner);
+        let mut calm = TuningWindow::default();
+        g.decide(&mut calm, WindowStats { rate: 1.0, starved: 0.0, idle: 0.9 }, &tuner);
         assert_eq!(g.threads(), 1);
-        g.decide(&mut calm, Fared { rate: 1.0, starved: 0.05, idle: 0.5 }, &tuner);
+        g.decide(&mut calm, WindowStats { rate: 1.0, starved: 0.05, idle: 0.5 }, &tuner);
         assert_eq!(g.ahead(), 8, "bursts bring a longer queue");
         assert_eq!(calm.reasons.len(), 2);
     }

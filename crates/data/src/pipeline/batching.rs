@@ -1,6 +1,6 @@
 //! How elements are stacked along a new first dimension; `batch`, windows and threads that put batches together share it.
 
-use super::cursor::Cursor;
+use super::cursor::ElementCursor;
 use crate::HostArray;
 use crate::host_array::unfilled;
 use crate::sample::Sample;
@@ -25,14 +25,14 @@ impl Batching {
     }
 
     /// The elements of the next batch; none at the end.
-    pub fn next(self, up: &mut dyn Cursor) -> Option<Vec<Result<Sample>>> {
+    pub fn next(self, up: &mut dyn ElementCursor) -> Option<Vec<Result<Sample>>> {
         let items: Vec<Result<Sample>> = std::iter::from_fn(|| up.next()).take(self.size).collect();
         let is_one = !items.is_empty() && (items.len() == self.size || !self.drop_remainder);
         is_one.then_some(items)
     }
 
     /// Leaves out up to `n` batches of a stream's elements and says how many there were.
-    pub fn skip(self, up: &mut dyn Cursor, n: u64) -> u64 {
+    pub fn skip(self, up: &mut dyn ElementCursor, n: u64) -> u64 {
         self.batches(up.skip(n.saturating_mul(self.size as u64)))
     }
 
@@ -73,7 +73,7 @@ pub(crate) fn stack_all(items: Vec<Result<Sample>>) -> Result<Sample> {
 /// stay fixed.
 fn stack(mut items: impl Iterator<Item = Result<Sample>>, count: usize) -> Result<Sample> {
     let Some(first) = items.next() else { return Ok(Sample::default()) };
-    let mut pushed = first.and_then(|first| Stack::new(first, count, 0));
+    let mut pushed = first.and_then(|first| BatchBuilder::new(first, count, 0));
     for item in items {
         if let Ok(stack) = &mut pushed
             && let Err(e) = item.and_then(|item| stack.push(item))
@@ -81,7 +81,7 @@ fn stack(mut items: impl Iterator<Item = Result<Sample>>, count: usize) -> Resul
             pushed = Err(e);
         }
     }
-    pushed.map(Stack::finish)
+    pushed.map(BatchBuilder::finish)
 }
 
 /// Says which batch an error is about.
@@ -90,14 +90,14 @@ pub(crate) fn at_batch(e: Error, batch: u64) -> Error {
 }
 
 /// Batches in the making: one array per field, filled row by row.
-pub(crate) struct Stack {
+pub(crate) struct BatchBuilder {
     fields: Vec<(Arc<str>, TensorType, Literal)>,
     filled: usize,
 }
 
-impl Stack {
+impl BatchBuilder {
     /// Room for `count` rows, of which those before `at` are zeros and that one is `first`.
-    pub fn new(first: Sample, count: usize, at: usize) -> Result<Stack> {
+    pub fn new(first: Sample, count: usize, at: usize) -> Result<BatchBuilder> {
         let first = first.check()?;
         let mut fields = Vec::new();
         for (i, (_, array)) in first.fields().enumerate() {
@@ -105,7 +105,7 @@ impl Stack {
             let dims: Vec<usize> = std::iter::once(count).chain(ty.shape.iter().copied()).collect();
             fields.push((first.shared_name(i), ty.clone(), unfilled(ty.with_shape(dims))?));
         }
-        let mut stack = Stack { fields, filled: at };
+        let mut stack = BatchBuilder { fields, filled: at };
         stack.clear(0..at);
         stack.push(first)?;
         Ok(stack)

@@ -1,11 +1,11 @@
-//! [`Access`] and [`Cursor`]: the two ways to get at the elements of one epoch.
+//! [`RandomAccess`] and [`ElementCursor`]: the two ways to get at the elements of one epoch.
 
 use super::position::{IteratorState, foreign};
 use crate::sample::Sample;
 use systole_base::Result;
 
 /// Reads any element of one epoch.
-pub trait Access: Send {
+pub trait RandomAccess: Send {
     /// Number of elements; `None` when endless.
     fn len(&self) -> Option<u64>;
 
@@ -19,7 +19,7 @@ pub trait Access: Send {
 }
 
 /// Walks the elements of one epoch.
-pub trait Cursor: Send {
+pub trait ElementCursor: Send {
     /// The next element, or an error about it; `None` at the end.
     fn next(&mut self) -> Option<Result<Sample>>;
 
@@ -36,7 +36,7 @@ pub trait Cursor: Send {
 }
 
 /// Goes to a state that is the number of elements before it, for stages whose state only their elements give.
-pub(crate) fn replay(cursor: &mut dyn Cursor, state: &IteratorState) -> Result<()> {
+pub(crate) fn replay(cursor: &mut dyn ElementCursor, state: &IteratorState) -> Result<()> {
     let taken = state.number(0)?;
     match cursor.skip(taken) {
         skipped if skipped < taken => Err(foreign()),
@@ -45,12 +45,12 @@ pub(crate) fn replay(cursor: &mut dyn Cursor, state: &IteratorState) -> Result<(
 }
 
 /// The cursor of anything with access.
-pub(crate) struct Walk {
-    pub access: Box<dyn Access>,
+pub(crate) struct AccessCursor {
+    pub access: Box<dyn RandomAccess>,
     pub at: u64,
 }
 
-impl Cursor for Walk {
+impl ElementCursor for AccessCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         if self.access.len().is_some_and(|n| self.at >= n) {
             return None;

@@ -3,14 +3,14 @@
 //! What a stage does lies in its own file under `stage/` or `source/`, with the method that adds it; here is only the
 //! chain and its outer behaviour.
 
-use super::autotune::Tuning;
+use super::autotune::PipelineTuning;
 use super::cardinality::Cardinality;
-use super::cursor::Cursor;
-use super::position::Position;
-use super::report::Report;
-use super::run::Run;
-use super::run_observer::Watch;
-use super::stage::{Node, Stage, open, options_of, stages_of};
+use super::cursor::ElementCursor;
+use super::position::PipelinePosition;
+use super::report::PipelineReport;
+use super::run::PipelineRun;
+use super::run_observer::RunObserver;
+use super::stage::{DatasetStage, StageNode, open, options_of, stages_of};
 use crate::sample::{ElementSpec, Sample};
 use std::fmt;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use systole_base::{Error, ErrorKind, Result};
 /// 0) is an error that the first element of the iteration, or [`Dataset::element_spec`], returns.
 #[derive(Clone)]
 pub struct Dataset {
-    node: Node,
+    node: StageNode,
 }
 
 impl Dataset {
     /// A pipeline that ends in a stage of your own.
-    pub fn new(stage: impl Stage + 'static) -> Dataset {
+    pub fn new(stage: impl DatasetStage + 'static) -> Dataset {
         Dataset { node: Arc::new(stage) }
     }
 
@@ -58,8 +58,8 @@ impl Dataset {
         self.run(epoch, None)
     }
 
-    pub(crate) fn run(&self, epoch: u64, watch: Option<Watch>) -> DatasetIter {
-        let run = Run::new(stages_of(&self.node), options_of(&self.node), epoch, watch);
+    pub(crate) fn run(&self, epoch: u64, watch: Option<RunObserver>) -> DatasetIter {
+        let run = PipelineRun::new(stages_of(&self.node), options_of(&self.node), epoch, watch);
         let cursor = open(&self.node, &run).map_err(Some);
         DatasetIter { cursor, epoch, taken: 0, run, waited: Duration::ZERO, started: Instant::now() }
     }
@@ -68,7 +68,7 @@ impl Dataset {
     ///
     /// Takes constant time where every stage can seek (slices, map, shuffle, repeat, batch, …); otherwise the
     /// elements before are produced again and dropped.
-    pub fn iter_at(&self, position: &Position) -> DatasetIter {
+    pub fn iter_at(&self, position: &PipelinePosition) -> DatasetIter {
         let mut iter = self.iter_epoch(position.epoch);
         iter.go_to(position);
         iter
@@ -79,11 +79,11 @@ impl Dataset {
         self.node.warnings()
     }
 
-    pub(crate) fn into_node(self) -> Node {
+    pub(crate) fn into_node(self) -> StageNode {
         self.node
     }
 
-    pub(crate) fn then<S: Stage + 'static>(&self, stage: impl FnOnce(Node) -> S) -> Dataset {
+    pub(crate) fn then<S: DatasetStage + 'static>(&self, stage: impl FnOnce(StageNode) -> S) -> Dataset {
         Dataset::new(stage(self.node.clone()))
     }
 }
@@ -107,11 +107,11 @@ impl IntoIterator for &Dataset {
 /// elements can follow it.
 pub struct DatasetIter {
     /// `Err(None)`: over.
-    cursor: Result<Box<dyn Cursor>, Option<Error>>,
+    cursor: Result<Box<dyn ElementCursor>, Option<Error>>,
     epoch: u64,
     /// Elements yielded (errors count).
     taken: u64,
-    run: Run,
+    run: PipelineRun,
     waited: Duration,
     started: Instant,
 }
@@ -121,9 +121,9 @@ impl DatasetIter {
     ///
     /// It holds integers only: what stages have buffered is read again. Where a stage shuffles a stream through a
     /// buffer it has one number for each element in the buffer, otherwise a few.
-    pub fn position(&self) -> Position {
+    pub fn position(&self) -> PipelinePosition {
         let state = self.cursor.as_ref().ok().map(|c| c.save());
-        Position { epoch: self.epoch, taken: self.taken, state }
+        PipelinePosition { epoch: self.epoch, taken: self.taken, state }
     }
 
     /// Whether everything runs on the thread that takes the elements, as [`Dataset::debug`] asks.
@@ -137,8 +137,8 @@ impl DatasetIter {
     }
 
     /// What the run's stages did and why, so far.
-    pub fn report(&self) -> Report {
-        Report::of(&self.run, self.taken, self.waited, self.started.elapsed())
+    pub fn report(&self) -> PipelineReport {
+        PipelineReport::of(&self.run, self.taken, self.waited, self.started.elapsed())
     }
 
     /// What was tuned and why, in plain words; [`Report`] as text.
@@ -147,11 +147,11 @@ impl DatasetIter {
     }
 
     /// The sizes that were found, to be used as they are by `Options::tuning`.
-    pub fn freeze(&self) -> Tuning {
+    pub fn freeze(&self) -> PipelineTuning {
         self.run.tuner().tuning()
     }
 
-    pub(crate) fn go_to(&mut self, position: &Position) {
+    pub(crate) fn go_to(&mut self, position: &PipelinePosition) {
         self.taken = position.taken;
         let Ok(cursor) = &mut self.cursor else { return };
         let went = match &position.state {
@@ -167,7 +167,7 @@ impl DatasetIter {
     }
 }
 
-fn past_the_end(position: &Position, elements: u64) -> Error {
+fn past_the_end(position: &PipelinePosition, elements: u64) -> Error {
     Error::new(ErrorKind::Data, format!("position {position} is past the end of the data"))
         .because(format!("epoch {} has {elements} elements", position.epoch))
         .hint("resume with the pipeline and the data that the position was taken from")
@@ -196,8 +196,8 @@ mod tests {
     #[test]
     fn past_the_end_is_an_error() {
         let d = Dataset::range(5);
-        assert_eq!(d.iter_at(&Position::new(0, 5)).count(), 0);
-        let mut late = d.iter_at(&Position::new(0, 6));
+        assert_eq!(d.iter_at(&PipelinePosition::new(0, 5)).count(), 0);
+        let mut late = d.iter_at(&PipelinePosition::new(0, 6));
         assert!(late.next().unwrap().unwrap_err().to_string().contains("past the end"));
         assert!(late.next().is_none());
     }
@@ -206,7 +206,7 @@ mod tests {
     fn any_place_is_reached_at_once_where_all_can_seek() {
         let d = ints(1000).shuffle(1000, 3).repeat().skip(7).enumerate().batch(32).prefetch(2);
         for (epoch, taken) in [(0, 1_000_000_000_000), (u64::MAX, 5), (3, u64::MAX - 1)] {
-            let batch = d.iter_at(&Position::new(epoch, taken)).next().unwrap().unwrap();
+            let batch = d.iter_at(&PipelinePosition::new(epoch, taken)).next().unwrap().unwrap();
             assert_eq!(batch.get("x").unwrap().shape().dims(), [32]);
         }
     }

@@ -2,7 +2,7 @@
 //! can say where it stands without saving an element: the state of the source before the oldest element that is held,
 //! and the numbers of the held ones counted from there. They are read again when the state is restored.
 
-use super::cursor::Cursor;
+use super::cursor::ElementCursor;
 use super::position::{IteratorState, foreign};
 use crate::sample::Sample;
 use std::collections::VecDeque;
@@ -12,10 +12,10 @@ use systole_base::Result;
 const APART: u64 = 64;
 
 /// An element with its number in the stream.
-pub(crate) type Numbered = (u64, Result<Sample>);
+pub(crate) type NumberedSample = (u64, Result<Sample>);
 
 pub(crate) struct HeldElements {
-    up: Box<dyn Cursor>,
+    up: Box<dyn ElementCursor>,
     /// The number of the next element.
     seq: u64,
     anchors: VecDeque<(u64, IteratorState)>,
@@ -26,11 +26,11 @@ pub(crate) struct HeldElements {
 }
 
 impl HeldElements {
-    pub fn new(up: Box<dyn Cursor>) -> HeldElements {
+    pub fn new(up: Box<dyn ElementCursor>) -> HeldElements {
         HeldElements { up, seq: 0, anchors: VecDeque::new(), due: 0, crowd: 64 }
     }
 
-    pub fn pull(&mut self) -> Option<Numbered> {
+    pub fn pull(&mut self) -> Option<NumberedSample> {
         if self.seq >= self.due {
             let state = self.up.save();
             // A state that is expensive to take is taken less often.
@@ -69,12 +69,12 @@ impl HeldElements {
     }
 
     /// Goes to a state and reads what was held there again, in the holder's order.
-    pub fn restore(&mut self, state: &IteratorState) -> Result<Vec<Numbered>> {
+    pub fn restore(&mut self, state: &IteratorState) -> Result<Vec<NumberedSample>> {
         self.up.restore(state.above(0)?)?;
         let (end, held) = state.numbers.split_first().ok_or_else(foreign)?;
         let mut by_number: Vec<(u64, usize)> = held.iter().enumerate().map(|(i, &seq)| (seq, i)).collect();
         by_number.sort_unstable();
-        let mut items: Vec<Option<Numbered>> = held.iter().map(|_| None).collect();
+        let mut items: Vec<Option<NumberedSample>> = held.iter().map(|_| None).collect();
         for (seq, i) in by_number {
             if seq < self.seq || seq >= *end {
                 return Err(foreign());

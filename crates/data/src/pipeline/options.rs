@@ -1,6 +1,6 @@
-//! [`Options`]: how a pipeline is run, as tf.data's `with_options`.
+//! [`DatasetOptions`]: how a pipeline is run, as tf.data's `with_options`.
 
-use super::autotune::Tuning;
+use super::autotune::PipelineTuning;
 
 /// The label of the stage `with_options`; it does no work, so reports leave it out.
 pub(crate) const WITH_OPTIONS: &str = "with_options";
@@ -8,7 +8,7 @@ pub(crate) const WITH_OPTIONS: &str = "with_options";
 /// How a pipeline is run. What is `None` keeps its default; of several [`crate::Dataset::with_options`] in a chain
 /// the last one that says something counts.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct DatasetOptions {
     /// False: parallel stages hand out elements as they are ready, which is faster and has no fixed order.
     /// Default: true.
     pub deterministic: Option<bool>,
@@ -20,16 +20,16 @@ pub struct Options {
     /// Threads that stages with [`crate::AUTOTUNE`] may use, all together. Default: all cores but one.
     pub core_budget: Option<usize>,
     /// Sizes that an earlier run found ([`crate::DatasetIter::freeze`]), used as they are instead of being tuned.
-    pub tuning: Option<Tuning>,
+    pub tuning: Option<PipelineTuning>,
     /// Measures the time of every stage, for [`crate::DatasetIter::report`], for one of so many elements: 1 measures all
     /// and costs some, 16 costs next to nothing and gives estimates, 0 measures nothing. Default: 0.
     pub measure: Option<u32>,
 }
 
-impl Options {
+impl DatasetOptions {
     /// These, and what they leave open as in `other`.
-    pub(crate) fn or(self, other: Options) -> Options {
-        Options {
+    pub(crate) fn or(self, other: DatasetOptions) -> DatasetOptions {
+        DatasetOptions {
             deterministic: self.deterministic.or(other.deterministic),
             debug: self.debug.or(other.debug),
             ram_budget: self.ram_budget.or(other.ram_budget),

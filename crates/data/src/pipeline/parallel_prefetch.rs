@@ -9,13 +9,13 @@
 //! travel as elements, a panic as a panic of the taker. The memory budget holds for everything that is computed ahead:
 //! only the one element that the taker is waiting for is made without asking.
 
-use super::autotune::{Gauge, Lease, Threads};
+use super::autotune::{MemoryLease, StageGauge, ThreadCount};
 use super::batching::Batching;
-use super::cursor::{Access, Cursor};
+use super::cursor::{ElementCursor, RandomAccess};
 use super::map_fn::{MapFn, apply};
 use super::position::{IteratorState, foreign};
-use super::run::Run;
-use super::stage_ids::Owner;
+use super::run::PipelineRun;
+use super::stage_ids::StageId;
 use crate::mutex::lock;
 use crate::sample::Sample;
 use std::any::Any;
@@ -40,43 +40,43 @@ const AT_ONCE: usize = 1 << 12;
 const ANCHORS: u64 = 64;
 
 /// Opens one more random access to the same elements.
-pub(crate) type OpenAccess = Box<dyn Fn() -> Result<Option<Box<dyn Access>>> + Send + Sync>;
+pub(crate) type OpenAccess = Box<dyn Fn() -> Result<Option<Box<dyn RandomAccess>>> + Send + Sync>;
 
 /// A stage that is to compute ahead: which, in which run, with how many threads.
-pub(crate) struct Ahead {
-    owner: Owner,
-    run: Run,
-    gauge: Arc<Gauge>,
+pub(crate) struct PrefetchBuilder {
+    owner: StageId,
+    run: PipelineRun,
+    gauge: Arc<StageGauge>,
 }
 
 /// The taker's end.
 pub(crate) struct ParallelPrefetch {
-    engine: Arc<Engine>,
+    engine: Arc<PrefetchShared>,
     /// Not yet running: what the workers will take from.
-    idle: Option<Intake>,
+    idle: Option<PrefetchIntake>,
     over: bool,
     current: VecDeque<Result<Sample>>,
     current_seq: u64,
-    lease: Option<Lease>,
+    lease: Option<MemoryLease>,
     /// Bytes of the element that was handed out last: whoever has it may still be using it.
     handed_out: usize,
-    progress: Progress,
+    progress: DeliveryProgress,
     /// The number behind the last batch, and how many elements that one lacks.
     short: Option<(u64, u64)>,
 }
 
 /// What workers and taker share.
-struct Engine {
-    owner: Owner,
+struct PrefetchShared {
+    owner: StageId,
     /// Where the feed is random access: another access for another worker.
     open: Option<OpenAccess>,
-    run: Run,
-    gauge: Arc<Gauge>,
+    run: PipelineRun,
+    gauge: Arc<StageGauge>,
     f: Option<MapFn>,
     /// What the workers hand out are batches of `f`'s results, put together where they were made.
     batching: Option<Batching>,
-    intake: Mutex<Intake>,
-    state: Mutex<State>,
+    intake: Mutex<PrefetchIntake>,
+    state: Mutex<PrefetchState>,
     /// Signals the workers: there is room, or an end.
     room: Condvar,
     /// Signals the taker: a slot is filled, or there will be no more.
@@ -85,8 +85,8 @@ struct Engine {
 }
 
 /// Where the elements come from; one worker at a time.
-struct Intake {
-    feed: Feed,
+struct PrefetchIntake {
+    feed: PrefetchFeed,
     /// Number of the next element.
     seq: u64,
     /// The first element that is to have the source's state with it.
@@ -96,20 +96,20 @@ struct Intake {
     ended: bool,
 }
 
-enum Feed {
-    Cursor(Box<dyn Cursor>),
+enum PrefetchFeed {
+    Cursor(Box<dyn ElementCursor>),
     /// Indices below the length; the first worker gets the access that is open already.
-    Access(Option<Box<dyn Access>>, Option<u64>),
+    Access(Option<Box<dyn RandomAccess>>, Option<u64>),
 }
 
-enum Work {
+enum PrefetchWork {
     Items(u64, Vec<Result<Sample>>),
     Indices(u64, u64),
 }
 
 #[derive(Default)]
-struct State {
-    slots: VecDeque<Slot>,
+struct PrefetchState {
+    slots: VecDeque<PrefetchSlot>,
     /// Number of the first slot.
     base: u64,
     /// Elements claimed and not yet taken.
@@ -120,24 +120,24 @@ struct State {
     stop: bool,
 }
 
-struct Slot {
+struct PrefetchSlot {
     seq: u64,
     anchor: Option<IteratorState>,
     /// Elements that its last batch lacks.
     lacking: u64,
-    content: Content,
+    content: SlotContent,
 }
 
-enum Content {
+enum SlotContent {
     Pending,
-    Ready(Vec<Result<Sample>>, Lease),
+    Ready(Vec<Result<Sample>>, MemoryLease),
     Panic(Box<dyn Any + Send>),
     Taken,
 }
 
 /// Which elements were handed out.
 #[derive(Default)]
-struct Progress {
+struct DeliveryProgress {
     /// All before this one.
     low: u64,
     /// And these: first → end. Empty where order is kept.
@@ -146,7 +146,7 @@ struct Progress {
     anchors: VecDeque<(u64, IteratorState)>,
 }
 
-impl Progress {
+impl DeliveryProgress {
     fn took(&mut self, seq: u64) {
         if seq == self.low {
             self.low += 1;
@@ -169,56 +169,61 @@ impl Progress {
     }
 }
 
-impl Ahead {
+impl PrefetchBuilder {
     /// `ahead`: how many elements; tuned where nobody says.
-    pub fn new(owner: Owner, run: &Run, threads: Threads, ahead: Option<usize>) -> Ahead {
-        Ahead { gauge: run.tuner().gauge(&owner, threads, ahead), owner, run: run.clone() }
+    pub fn new(
+        owner: StageId,
+        run: &PipelineRun,
+        threads: ThreadCount,
+        ahead: Option<usize>,
+    ) -> PrefetchBuilder {
+        PrefetchBuilder { gauge: run.tuner().gauge(&owner, threads, ahead), owner, run: run.clone() }
     }
 
     /// Over random access: the workers compute any elements, side by side, each through an access of its own.
-    pub fn over_access(self, first: Box<dyn Access>, open: OpenAccess) -> ParallelPrefetch {
+    pub fn over_access(self, first: Box<dyn RandomAccess>, open: OpenAccess) -> ParallelPrefetch {
         let len = first.len();
-        self.over(Some(open), (None, None), Feed::Access(Some(first), len))
+        self.over(Some(open), (None, None), PrefetchFeed::Access(Some(first), len))
     }
 
     /// Over a stream: one worker at a time takes elements from `up`; `f` of them is computed side by side.
-    pub fn over_cursor(self, up: Box<dyn Cursor>, f: Option<MapFn>) -> ParallelPrefetch {
-        self.over(None, (f, None), Feed::Cursor(up))
+    pub fn over_cursor(self, up: Box<dyn ElementCursor>, f: Option<MapFn>) -> ParallelPrefetch {
+        self.over(None, (f, None), PrefetchFeed::Cursor(up))
     }
 
     /// Batches of `f` of a stream's elements, `map` its stage for those who watch. Its states are those of `batch` over `map_parallel`.
     pub fn over_batches(
         self,
-        up: Box<dyn Cursor>,
+        up: Box<dyn ElementCursor>,
         (f, map): (MapFn, Option<usize>),
         batching: Batching,
     ) -> ParallelPrefetch {
         let watch = self.run.watch().clone();
         // The report still knows the function's own time.
         let f: MapFn = Arc::new(move |s| watch.within(map, || f(s)));
-        self.over(None, (Some(f), Some(batching)), Feed::Cursor(up))
+        self.over(None, (Some(f), Some(batching)), PrefetchFeed::Cursor(up))
     }
 
     fn over(
         self,
         open: Option<OpenAccess>,
         (f, batching): (Option<MapFn>, Option<Batching>),
-        feed: Feed,
+        feed: PrefetchFeed,
     ) -> ParallelPrefetch {
-        let Ahead { owner, run, gauge } = self;
-        let mut progress = Progress::default();
-        if let Feed::Cursor(up) = &feed {
+        let PrefetchBuilder { owner, run, gauge } = self;
+        let mut progress = DeliveryProgress::default();
+        if let PrefetchFeed::Cursor(up) = &feed {
             progress.anchor(0, up.save());
         }
-        let intake = || Intake {
-            feed: Feed::Access(None, Some(0)),
+        let intake = || PrefetchIntake {
+            feed: PrefetchFeed::Access(None, Some(0)),
             seq: 0,
             anchor_due: ANCHORS,
             gaps: VecDeque::new(),
             ended: true,
         };
-        let idle = Intake { feed, ended: false, ..intake() };
-        let engine = Engine {
+        let idle = PrefetchIntake { feed, ended: false, ..intake() };
+        let engine = PrefetchShared {
             ordered: run.is_deterministic(),
             owner,
             open,
@@ -227,7 +232,7 @@ impl Ahead {
             f,
             batching,
             intake: Mutex::new(intake()),
-            state: Mutex::new(State { chunk: 1, ..State::default() }),
+            state: Mutex::new(PrefetchState { chunk: 1, ..PrefetchState::default() }),
             room: Condvar::new(),
             ready: Condvar::new(),
         };
@@ -299,17 +304,17 @@ impl ParallelPrefetch {
         };
         let slot = &mut state.slots[at];
         let (seq, anchor, lacking) = (slot.seq, slot.anchor.take(), slot.lacking);
-        match std::mem::replace(&mut slot.content, Content::Taken) {
-            Content::Ready(items, lease) => {
+        match std::mem::replace(&mut slot.content, SlotContent::Taken) {
+            SlotContent::Ready(items, lease) => {
                 self.current = items.into();
                 self.lease = Some(lease);
             }
-            Content::Panic(panic) => {
+            SlotContent::Panic(panic) => {
                 drop(state);
                 self.over = true;
                 resume_unwind(panic)
             }
-            Content::Pending | Content::Taken => {}
+            SlotContent::Pending | SlotContent::Taken => {}
         }
         state.in_flight -= self.current.len();
         state.drop_taken();
@@ -334,7 +339,7 @@ impl ParallelPrefetch {
     }
 }
 
-impl Cursor for ParallelPrefetch {
+impl ElementCursor for ParallelPrefetch {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             if let Some(item) = self.current.pop_front() {
@@ -361,12 +366,12 @@ impl Cursor for ParallelPrefetch {
         match &mut self.idle {
             Some(idle) if idle.gaps.is_empty() => {
                 let skipped = match (&mut idle.feed, self.engine.batching) {
-                    (Feed::Cursor(up), None) => up.skip(n),
-                    (Feed::Cursor(up), Some(b)) => b.skip(&mut **up, n),
-                    (Feed::Access(_, len), _) => n.min(len.unwrap_or(u64::MAX) - self.progress.low),
+                    (PrefetchFeed::Cursor(up), None) => up.skip(n),
+                    (PrefetchFeed::Cursor(up), Some(b)) => b.skip(&mut **up, n),
+                    (PrefetchFeed::Access(_, len), _) => n.min(len.unwrap_or(u64::MAX) - self.progress.low),
                 };
                 self.progress.low += skipped;
-                if let Feed::Cursor(up) = &idle.feed {
+                if let PrefetchFeed::Cursor(up) = &idle.feed {
                     self.progress.anchors = [(self.progress.low, up.save())].into();
                 }
                 skipped
@@ -396,26 +401,28 @@ impl Cursor for ParallelPrefetch {
         let Some(idle) = &mut self.idle else { return Err(foreign()) };
         let past = state.number(0)?;
         match &mut idle.feed {
-            Feed::Cursor(up) if self.engine.batching.is_some() => {
+            PrefetchFeed::Cursor(up) if self.engine.batching.is_some() => {
                 let inside = state.above(0)?;
                 up.restore(inside.above(0)?)?;
                 if up.skip(inside.number(0)?) < inside.number(0)? {
                     return Err(foreign());
                 }
-                self.progress = Progress { anchors: [(past, up.save())].into(), ..Progress::default() };
+                self.progress =
+                    DeliveryProgress { anchors: [(past, up.save())].into(), ..DeliveryProgress::default() };
                 self.progress.low = past;
                 return Ok(());
             }
-            Feed::Cursor(up) => {
+            PrefetchFeed::Cursor(up) => {
                 up.restore(state.above(0)?)?;
-                self.progress = Progress { anchors: [(0, up.save())].into(), ..Progress::default() };
+                self.progress =
+                    DeliveryProgress { anchors: [(0, up.save())].into(), ..DeliveryProgress::default() };
                 if up.skip(past) < past {
                     return Err(foreign());
                 }
                 self.progress.low = past;
             }
-            Feed::Access(_, Some(len)) if past > *len => return Err(foreign()),
-            Feed::Access(..) => self.progress.low = past,
+            PrefetchFeed::Access(_, Some(len)) if past > *len => return Err(foreign()),
+            PrefetchFeed::Access(..) => self.progress.low = past,
         }
         for pair in state.numbers[1..].chunks(2) {
             let [first, end] = *pair else { return Err(foreign()) };
@@ -438,10 +445,11 @@ impl Drop for ParallelPrefetch {
     }
 }
 
-impl State {
+impl PrefetchState {
     /// The slot to take from next.
     fn next(&self, ordered: bool) -> Option<usize> {
-        let is_filled = |s: &Slot| matches!(s.content, Content::Ready(..) | Content::Panic(_));
+        let is_filled =
+            |s: &PrefetchSlot| matches!(s.content, SlotContent::Ready(..) | SlotContent::Panic(_));
         match ordered {
             true => self.slots.front().is_some_and(is_filled).then_some(0),
             false => self.slots.iter().position(is_filled),
@@ -449,7 +457,7 @@ impl State {
     }
 
     fn drop_taken(&mut self) {
-        while self.slots.front().is_some_and(|s| matches!(s.content, Content::Taken)) {
+        while self.slots.front().is_some_and(|s| matches!(s.content, SlotContent::Taken)) {
             self.slots.pop_front();
             self.base += 1;
         }
@@ -457,13 +465,13 @@ impl State {
 }
 
 /// A worker's turn: the slot it is to fill, with what.
-struct Claim {
+struct WorkerClaim {
     number: u64,
-    work: Work,
-    lease: Lease,
+    work: PrefetchWork,
+    lease: MemoryLease,
 }
 
-impl Engine {
+impl PrefetchShared {
     fn work(&self) {
         let mut access = None;
         loop {
@@ -478,22 +486,22 @@ impl Engine {
                     self.gauge.element_bytes.fetch_max(most, Relaxed);
                     self.run.budget().note(most);
                     claim.lease.settle(all);
-                    Content::Ready(items, claim.lease)
+                    SlotContent::Ready(items, claim.lease)
                 }
-                Err(panic) => Content::Panic(panic),
+                Err(panic) => SlotContent::Panic(panic),
             };
             self.deliver(claim.number, content, start.elapsed());
         }
     }
 
     /// Waits for a turn at the source and for room, and takes a few elements. `None`: the worker is to end.
-    fn claim(&self, access: &mut Option<Box<dyn Access>>) -> Option<Claim> {
+    fn claim(&self, access: &mut Option<Box<dyn RandomAccess>>) -> Option<WorkerClaim> {
         let mut intake = lock(&self.intake);
         let (wanted, lease) = if intake.ended { None } else { self.room() }.or_else(|| {
             lock(&self.state).live -= 1;
             None
         })?;
-        if let Feed::Access(first @ Some(_), _) = &mut intake.feed
+        if let PrefetchFeed::Access(first @ Some(_), _) = &mut intake.feed
             && access.is_none()
         {
             *access = first.take();
@@ -506,22 +514,22 @@ impl Engine {
             Ok((work, count)) => {
                 state.in_flight += count;
                 intake.seq = seq + count as u64;
-                (count > 0).then_some((work, Content::Pending))
+                (count > 0).then_some((work, SlotContent::Pending))
             }
             Err(panic) => {
                 intake.ended = true;
-                Some((Work::Items(seq, Vec::new()), Content::Panic(panic)))
+                Some((PrefetchWork::Items(seq, Vec::new()), SlotContent::Panic(panic)))
             }
         };
         let ended = intake.ended;
         let number = state.base + state.slots.len() as u64;
         let claim = claim.map(|(work, content)| {
-            let panicked = matches!(content, Content::Panic(_));
+            let panicked = matches!(content, SlotContent::Panic(_));
             let lacking = match (&work, self.batching) {
-                (Work::Items(_, items), Some(b)) => b.lacking(items.len()),
+                (PrefetchWork::Items(_, items), Some(b)) => b.lacking(items.len()),
                 _ => 0,
             };
-            state.slots.push_back(Slot { seq, anchor, lacking, content });
+            state.slots.push_back(PrefetchSlot { seq, anchor, lacking, content });
             (work, panicked)
         });
         state.ended |= ended;
@@ -530,7 +538,7 @@ impl Engine {
             self.ready.notify_all();
         }
         match claim {
-            Some((work, false)) => Some(Claim { number, work, lease }),
+            Some((work, false)) => Some(WorkerClaim { number, work, lease }),
             _ => {
                 state.live -= 1;
                 None
@@ -539,7 +547,7 @@ impl Engine {
     }
 
     /// Waits until elements may be computed: how many, and the memory for them. `None`: stop.
-    fn room(&self) -> Option<(usize, Lease)> {
+    fn room(&self) -> Option<(usize, MemoryLease)> {
         let mut state = lock(&self.state);
         let mut since = None;
         let found = loop {
@@ -572,9 +580,9 @@ impl Engine {
         found
     }
 
-    fn compute(&self, work: Work, access: &mut Option<Box<dyn Access>>) -> Vec<Result<Sample>> {
+    fn compute(&self, work: PrefetchWork, access: &mut Option<Box<dyn RandomAccess>>) -> Vec<Result<Sample>> {
         match work {
-            Work::Items(seq, items) => {
+            PrefetchWork::Items(seq, items) => {
                 let f = |item: Result<Sample>| match &self.f {
                     Some(f) => item.and_then(|s| apply(f, s)),
                     None => item,
@@ -584,7 +592,7 @@ impl Engine {
                     None => items.into_iter().map(f).collect(),
                 }
             }
-            Work::Indices(first, end) => {
+            PrefetchWork::Indices(first, end) => {
                 if let (None, Some(open)) = (&access, &self.open) {
                     match open() {
                         Ok(opened) => *access = opened,
@@ -596,7 +604,7 @@ impl Engine {
         }
     }
 
-    fn deliver(&self, number: u64, content: Content, took: Duration) {
+    fn deliver(&self, number: u64, content: SlotContent, took: Duration) {
         self.gauge.busy.fetch_add(took.as_nanos() as u64, Relaxed);
         let mut state = lock(&self.state);
         let threads = self.gauge.threads();
@@ -620,12 +628,12 @@ impl Engine {
     }
 }
 
-impl Intake {
+impl PrefetchIntake {
     /// The number of the next element that was not handed out before.
     fn next_seq(&mut self) -> u64 {
         let mut seq = self.seq;
         while let Some(&(first, end)) = self.gaps.front().filter(|(first, _)| *first <= seq) {
-            if let Feed::Cursor(up) = &mut self.feed {
+            if let PrefetchFeed::Cursor(up) = &mut self.feed {
                 up.skip(end.saturating_sub(first.max(seq)));
             }
             seq = end.max(seq);
@@ -636,7 +644,7 @@ impl Intake {
 
     /// The source's state before element `seq`, if it is time to take one.
     fn due_anchor(&mut self, seq: u64, ordered: bool) -> Option<IteratorState> {
-        let Feed::Cursor(up) = &self.feed else { return None };
+        let PrefetchFeed::Cursor(up) = &self.feed else { return None };
         // Without order any chunk may be the first that is missing.
         if ordered && seq < self.anchor_due {
             return None;
@@ -647,35 +655,35 @@ impl Intake {
         Some(state)
     }
 
-    fn pull(&mut self, seq: u64, wanted: usize, batching: Option<Batching>) -> (Work, usize) {
+    fn pull(&mut self, seq: u64, wanted: usize, batching: Option<Batching>) -> (PrefetchWork, usize) {
         let until = self.gaps.front().map_or(u64::MAX, |(first, _)| first - seq);
         let wanted = until.min(wanted as u64);
         match &mut self.feed {
-            Feed::Cursor(up) => {
+            PrefetchFeed::Cursor(up) => {
                 let wanted = (wanted as usize).saturating_mul(batching.map_or(1, |b| b.size));
                 let mut items = Vec::with_capacity(wanted.min(AT_ONCE));
                 items.extend(std::iter::from_fn(|| up.next()).take(wanted));
                 self.ended = items.len() < wanted;
                 let count = batching.map_or(items.len(), |b| b.batches(items.len() as u64) as usize);
-                (Work::Items(seq, items), count)
+                (PrefetchWork::Items(seq, items), count)
             }
-            Feed::Access(_, len) => {
+            PrefetchFeed::Access(_, len) => {
                 let len = len.unwrap_or(u64::MAX);
                 let end = seq.saturating_add(wanted).min(len);
                 self.ended = end == len;
-                (Work::Indices(seq, end), (end - seq) as usize)
+                (PrefetchWork::Indices(seq, end), (end - seq) as usize)
             }
         }
     }
 }
 
 /// What [`ParallelPrefetch`] over a stream does, on the calling thread; the states are the same.
-pub(crate) struct Inline {
-    pub up: Box<dyn Cursor>,
+pub(crate) struct InlinePrefetch {
+    pub up: Box<dyn ElementCursor>,
     pub f: Option<MapFn>,
 }
 
-impl Cursor for Inline {
+impl ElementCursor for InlinePrefetch {
     fn next(&mut self) -> Option<Result<Sample>> {
         let item = self.up.next()?;
         Some(match &self.f {
@@ -715,7 +723,7 @@ fn no_thread(e: std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use crate::stage::test::{ints, stream, values, values_of};
-    use crate::{AUTOTUNE, Dataset, Options, Position, Sample};
+    use crate::{AUTOTUNE, Dataset, DatasetOptions, PipelinePosition, Sample};
     use std::time::Duration;
     use systole_base::{DType, TensorType};
 
@@ -758,7 +766,7 @@ mod tests {
             for taken in [0, 1, 17, 63, 119, 120] {
                 let mut iter = d.iter();
                 let first = values_of(iter.by_ref().take(taken));
-                let position: Position = iter.position().to_string().parse().unwrap();
+                let position: PipelinePosition = iter.position().to_string().parse().unwrap();
                 let rest = values_of(d.iter_at(&position));
                 assert_eq!(sorted([first, rest].concat()), all, "resumed at {position}");
             }
@@ -770,7 +778,7 @@ mod tests {
         let large =
             |s: Sample| s.with("large", systole_base::Literal::zeros(TensorType::new(DType::U8, [1 << 16])));
         for d in [ints(200), stream(200)] {
-            let options = Options { ram_budget: Some(6 << 16), ..Options::default() };
+            let options = DatasetOptions { ram_budget: Some(6 << 16), ..DatasetOptions::default() };
             let d = d.map_parallel(large, 3).batch(1).prefetch(100).with_options(options);
             let mut iter = d.iter();
             let mut n = 0;
@@ -793,9 +801,9 @@ mod tests {
         let mut iter = d.iter();
         assert_eq!(values_of(iter.by_ref()).len(), 50);
         let frozen = iter.freeze();
-        assert_eq!(frozen.to_string().parse::<crate::Tuning>().unwrap(), frozen);
+        assert_eq!(frozen.to_string().parse::<crate::PipelineTuning>().unwrap(), frozen);
         let told = frozen.to_string().replace("threads = 1", "threads = 3");
-        let options = Options { tuning: Some(told.parse().unwrap()), ..Options::default() };
+        let options = DatasetOptions { tuning: Some(told.parse().unwrap()), ..DatasetOptions::default() };
         let mut iter = d.with_options(options).iter();
         iter.next().unwrap().unwrap();
         assert!(iter.report().queues.iter().all(|q| !q.tuned), "{}", iter.report());

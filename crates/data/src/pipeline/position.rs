@@ -1,4 +1,4 @@
-//! [`IteratorState`]: where a running pipeline stands, as a small tree of integers; [`Position`]: where a whole run does.
+//! [`IteratorState`]: where a running pipeline stands, as a small tree of integers; [`PipelinePosition`]: where a whole run does.
 //!
 //! A state holds no elements: what a stage had buffered is read again from the state of the stage above. It is
 //! text to the outside (`epoch:taken@1.7(12)`), so that a checkpoint of any format can hold it.
@@ -71,16 +71,16 @@ impl fmt::Display for IteratorState {
 impl FromStr for IteratorState {
     type Err = Error;
     fn from_str(text: &str) -> Result<IteratorState> {
-        let mut parser = Parser { rest: text.as_bytes() };
+        let mut parser = PositionParser { rest: text.as_bytes() };
         parser.state(0).filter(|_| parser.rest.is_empty()).ok_or_else(|| unreadable(text))
     }
 }
 
-struct Parser<'a> {
+struct PositionParser<'a> {
     rest: &'a [u8],
 }
 
-impl Parser<'_> {
+impl PositionParser<'_> {
     fn eat(&mut self, byte: u8) -> bool {
         let found = self.rest.first() == Some(&byte);
         self.rest = &self.rest[found as usize..];
@@ -127,7 +127,7 @@ fn unreadable(text: &str) -> Error {
 /// `epoch:taken` alone is enough to continue: then the elements before are produced again where a stage cannot
 /// seek. With the state every stage goes there at once.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Position {
+pub struct PipelinePosition {
     /// The epoch at which the run began.
     pub epoch: u64,
     /// Elements yielded since (errors count).
@@ -136,14 +136,14 @@ pub struct Position {
     pub state: Option<IteratorState>,
 }
 
-impl Position {
+impl PipelinePosition {
     /// After `taken` elements of a run that began at `epoch`.
-    pub fn new(epoch: u64, taken: u64) -> Position {
-        Position { epoch, taken, state: None }
+    pub fn new(epoch: u64, taken: u64) -> PipelinePosition {
+        PipelinePosition { epoch, taken, state: None }
     }
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for PipelinePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.epoch, self.taken)?;
         match &self.state {
@@ -153,9 +153,9 @@ impl fmt::Display for Position {
     }
 }
 
-impl FromStr for Position {
+impl FromStr for PipelinePosition {
     type Err = Error;
-    fn from_str(text: &str) -> Result<Position> {
+    fn from_str(text: &str) -> Result<PipelinePosition> {
         let (counts, state) = match text.split_once('@') {
             Some((counts, state)) => (counts, Some(state.parse()?)),
             None => (text, None),
@@ -163,7 +163,7 @@ impl FromStr for Position {
         let parse = |s: &str| s.parse().ok();
         counts
             .split_once(':')
-            .and_then(|(e, t)| Some(Position { epoch: parse(e)?, taken: parse(t)?, state }))
+            .and_then(|(e, t)| Some(PipelinePosition { epoch: parse(e)?, taken: parse(t)?, state }))
             .ok_or_else(|| unreadable(text))
     }
 }
@@ -185,16 +185,16 @@ mod tests {
         ];
         for state in states {
             assert_eq!(state.to_string().parse::<IteratorState>().unwrap(), state, "{state}");
-            let position = Position { epoch: 3, taken: 17, state: Some(state) };
-            assert_eq!(position.to_string().parse::<Position>().unwrap(), position);
+            let position = PipelinePosition { epoch: 3, taken: 17, state: Some(state) };
+            assert_eq!(position.to_string().parse::<PipelinePosition>().unwrap(), position);
         }
-        assert_eq!("3:17".parse::<Position>().unwrap(), Position::new(3, 17));
+        assert_eq!("3:17".parse::<PipelinePosition>().unwrap(), PipelinePosition::new(3, 17));
     }
 
     #[test]
     fn damage_is_an_error() {
         for text in ["3", "a:1", "1:2@x", "1:2@3(", "1:2@3(4))", "1:2@3.", "1:2@99999999999999999999"] {
-            assert!(text.parse::<Position>().is_err(), "{text}");
+            assert!(text.parse::<PipelinePosition>().is_err(), "{text}");
         }
         let deep = "(".repeat(100_000);
         assert!(deep.parse::<IteratorState>().is_err());

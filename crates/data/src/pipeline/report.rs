@@ -1,9 +1,9 @@
-//! [`Report`]: what the stages of a run did, what was tuned and why, and a verdict in plain words.
+//! [`PipelineReport`]: what the stages of a run did, what was tuned and why, and a verdict in plain words.
 
-use super::autotune::{Gauge, Tuning, threads_told};
+use super::autotune::{PipelineTuning, StageGauge, threads_told};
 use super::options::WITH_OPTIONS;
-use super::run::Run;
-use super::run_observer::Watch;
+use super::run::PipelineRun;
+use super::run_observer::RunObserver;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::available_parallelism;
@@ -18,7 +18,7 @@ const BUSY: f64 = 0.9;
 
 /// What the stages of a run did. Shown as lines of text.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct PipelineReport {
     /// Elements that the run yielded.
     pub elements: u64,
     /// Time that the taker waited for them.
@@ -40,7 +40,7 @@ pub struct Report {
     /// What went wrong without ending the run, one sentence each.
     pub notes: Vec<String>,
     /// The sizes that they have now, for [`crate::Options::tuning`].
-    pub tuning: Tuning,
+    pub tuning: PipelineTuning,
 }
 
 /// One stage's own time, without the stages above it.
@@ -81,17 +81,22 @@ pub struct QueueReport {
     pub reasons: Vec<String>,
 }
 
-impl Report {
-    pub(crate) fn of(run: &Run, elements: u64, waited: Duration, elapsed: Duration) -> Report {
+impl PipelineReport {
+    pub(crate) fn of(
+        run: &PipelineRun,
+        elements: u64,
+        waited: Duration,
+        elapsed: Duration,
+    ) -> PipelineReport {
         let stages = match run.watch() {
-            Watch::Meter(meter) => meter.rows(),
+            RunObserver::Meter(meter) => meter.rows(),
             _ => Vec::new(),
         };
         let does_work = |label: &String| label != WITH_OPTIONS;
         let stages = stages.into_iter().filter(|(label, ..)| does_work(label));
         let stages = stages.map(|(label, time, elements)| StageReport { label, time, elements }).collect();
         let queues = run.tuner().gauges().into_iter().map(|(label, g)| QueueReport::of(label, &g)).collect();
-        Report {
+        PipelineReport {
             elements,
             waited,
             elapsed,
@@ -177,7 +182,7 @@ fn went_to_waiting(share: f64) -> String {
 }
 
 impl QueueReport {
-    fn of(label: String, g: &Gauge) -> QueueReport {
+    fn of(label: String, g: &StageGauge) -> QueueReport {
         let time = |nanos: u64| Duration::from_nanos(nanos);
         QueueReport {
             label,
@@ -195,7 +200,7 @@ impl QueueReport {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for PipelineReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.elapsed.as_secs_f64();
         writeln!(
@@ -243,7 +248,7 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AUTOTUNE, Dataset, Options, Sample};
+    use crate::{AUTOTUNE, Dataset, DatasetOptions, Sample};
     use std::thread::sleep;
     use std::time::Instant;
     use systole_base::Literal;
@@ -261,8 +266,8 @@ mod tests {
     }
 
     /// The share of waiting of a taker that works on each element for so long, in bursts, and what the run says.
-    fn taken(data: &Dataset, work: Duration, burst: usize) -> (f64, Report) {
-        let data = data.with_options(Options { measure: Some(1), ..Options::default() });
+    fn taken(data: &Dataset, work: Duration, burst: usize) -> (f64, PipelineReport) {
+        let data = data.with_options(DatasetOptions { measure: Some(1), ..DatasetOptions::default() });
         let (mut waited, began) = (Duration::ZERO, Instant::now());
         let mut elements = data.iter();
         for i in 1.. {
@@ -295,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_parallel_map_is_told_where_one_is_slow_and_helps() {
-        let cores = Options { core_budget: Some(6), ..Options::default() };
+        let cores = DatasetOptions { core_budget: Some(6), ..DatasetOptions::default() };
         let (before, report) =
             taken(&numbers(100).map(slow(8)).prefetch(2).with_options(cores.clone()), WORK, 1);
         let told = report.verdict(before);
@@ -307,7 +312,8 @@ mod tests {
     #[test]
     fn the_core_budget_is_told_where_cores_are_left_and_helps() {
         let data = numbers(120).map_parallel(slow(8), AUTOTUNE);
-        let with = |n| data.with_options(Options { core_budget: Some(n), ..Options::default() });
+        let with =
+            |n| data.with_options(DatasetOptions { core_budget: Some(n), ..DatasetOptions::default() });
         let (before, mut report) = taken(&with(1), WORK / 2, 1);
         report.cores = 8;
         let told = report.verdict(before);
@@ -328,8 +334,9 @@ mod tests {
             s.with("y", Literal::from_slice([1 << 18], &vec![1i32; 1 << 18]).unwrap())
         };
         let data = numbers(96).map(big).prefetch(16);
-        let with =
-            |mib: usize| data.with_options(Options { ram_budget: Some(mib << 20), ..Options::default() });
+        let with = |mib: usize| {
+            data.with_options(DatasetOptions { ram_budget: Some(mib << 20), ..DatasetOptions::default() })
+        };
         let (before, report) = taken(&with(3), WORK, 16);
         let told = report.verdict(before);
         assert!(told.contains("Options::ram_budget above 3 MiB"), "{told}");

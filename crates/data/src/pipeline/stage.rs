@@ -1,31 +1,31 @@
-//! [`Stage`]: one stage of a pipeline with all above it, and how one is run.
+//! [`DatasetStage`]: one stage of a pipeline with all above it, and how one is run.
 //!
 //! A stage that can compute its element `i` alone offers [`Access`]; every chain of such stages seeks in
 //! constant time and is computed by as many threads as one likes. All others offer a [`Cursor`], which walks.
 //! [`open`] prefers the first.
 
-use super::autotune::Threads;
+use super::autotune::ThreadCount;
 use super::cardinality::Cardinality;
-use super::cursor::{Access, Cursor, Walk};
+use super::cursor::{AccessCursor, ElementCursor, RandomAccess};
 use super::map_fn::MapFn;
-use super::options::Options;
-use super::parallel_prefetch::{Ahead, ParallelPrefetch};
-use super::run::Run;
-use super::stage_ids::{Owner, Stages};
+use super::options::DatasetOptions;
+use super::parallel_prefetch::{ParallelPrefetch, PrefetchBuilder};
+use super::run::PipelineRun;
+use super::stage_ids::{StageId, StageList};
 use crate::sample::ElementSpec;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result};
 
 /// A stage that others build on.
-pub type Node = Arc<dyn Stage>;
+pub type StageNode = Arc<dyn DatasetStage>;
 
 /// One stage with everything above it: an immutable description.
-pub trait Stage: Send + Sync {
+pub trait DatasetStage: Send + Sync {
     /// The stage alone, as it would be written: `batch(128)`.
     fn label(&self) -> String;
 
     /// The stages that it takes elements from.
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         Vec::new()
     }
 
@@ -43,34 +43,34 @@ pub trait Stage: Send + Sync {
     }
 
     /// Random access to the elements of an epoch, where the stage and all above it can; errors on wrong arguments.
-    fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, _run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         Ok(None)
     }
 
     /// The elements of an epoch in order; errors on wrong arguments. Only called when there is no access.
-    fn stream(&self, _run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, _run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         Err(Error::new(ErrorKind::Bug, format!("{} offers neither access nor a stream", self.label())))
     }
 
     /// Names and types of the first element.
     fn spec(&self) -> Result<ElementSpec> {
-        first_spec(self, &Run::inspecting())
+        first_spec(self, &PipelineRun::inspecting())
     }
 
     /// Threads that whoever walks this stage's [`Access`] should use: the most that any stage asked for whose
     /// work is done there.
-    fn threads(&self) -> Option<Threads> {
+    fn threads(&self) -> Option<ThreadCount> {
         self.inputs().iter().filter_map(|n| n.threads()).max()
     }
 
-    /// Whether threads compute the elements of its [`Stage::stream`] ahead, as far as AUTOTUNE finds good.
-    fn is_ahead(&self, _run: &Run) -> bool {
+    /// Whether threads compute the elements of its [`DatasetStage::stream`] ahead, as far as AUTOTUNE finds good.
+    fn is_ahead(&self, _run: &PipelineRun) -> bool {
         false
     }
 
     /// Where this stage is a function computed by threads: the stage above, the function, the threads. What comes below
     /// may then do its own work on the same threads.
-    fn mapped(&self) -> Option<(Node, MapFn, Threads)> {
+    fn mapped(&self) -> Option<(StageNode, MapFn, ThreadCount)> {
         None
     }
 
@@ -85,13 +85,13 @@ pub trait Stage: Send + Sync {
     }
 
     /// Options that [`crate::Dataset::with_options`] put here.
-    fn options(&self) -> Option<&Options> {
+    fn options(&self) -> Option<&DatasetOptions> {
         None
     }
 }
 
-/// [`Stage::name`] of a stage with these inputs: one function, not one for each stage.
-fn chain(inputs: &[Node], label: String) -> String {
+/// [`DatasetStage::name`] of a stage with these inputs: one function, not one for each stage.
+fn chain(inputs: &[StageNode], label: String) -> String {
     match inputs {
         [] => label,
         [up] => format!("{}.{label}", up.name()),
@@ -102,13 +102,13 @@ fn chain(inputs: &[Node], label: String) -> String {
     }
 }
 
-fn warnings_of(inputs: &[Node]) -> Vec<String> {
+fn warnings_of(inputs: &[StageNode]) -> Vec<String> {
     inputs.iter().flat_map(|n| n.warnings()).collect()
 }
 
-pub(crate) fn first_spec(stage: &(impl Stage + ?Sized), run: &Run) -> Result<ElementSpec> {
+pub(crate) fn first_spec(stage: &(impl DatasetStage + ?Sized), run: &PipelineRun) -> Result<ElementSpec> {
     let mut cursor = match stage.access(run)? {
-        Some(access) => Box::new(Walk { access, at: 0 }),
+        Some(access) => Box::new(AccessCursor { access, at: 0 }),
         None => stage.stream(run)?,
     };
     match cursor.next() {
@@ -119,60 +119,60 @@ pub(crate) fn first_spec(stage: &(impl Stage + ?Sized), run: &Run) -> Result<Ele
 }
 
 /// A stage's elements in order: by access where there is any, with the threads that were asked for.
-pub fn open(node: &Node, run: &Run) -> Result<Box<dyn Cursor>> {
+pub fn open(node: &StageNode, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
     match access(node, run)? {
         Some(first) => match node.threads() {
             Some(threads) if run.has_threads() => {
-                let ahead = Ahead::new(Owner::of(&**node), run, threads, None);
+                let ahead = PrefetchBuilder::new(StageId::of(&**node), run, threads, None);
                 Ok(Box::new(prefetch_access(node, run, ahead, first)))
             }
-            _ => Ok(Box::new(Walk { access: first, at: 0 })),
+            _ => Ok(Box::new(AccessCursor { access: first, at: 0 })),
         },
         None => stream(node, run),
     }
 }
 
 /// A stage's random access, watched where the run is being measured.
-pub fn access(node: &Node, run: &Run) -> Result<Option<Box<dyn Access>>> {
-    let address = Owner::of(&**node).address;
+pub fn access(node: &StageNode, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
+    let address = StageId::of(&**node).address;
     Ok(node.access(run)?.map(|access| run.watch().access(address, access)))
 }
 
 /// A stage's stream, watched where the run is being measured.
-pub(crate) fn stream(node: &Node, run: &Run) -> Result<Box<dyn Cursor>> {
-    Ok(run.watch().cursor(Owner::of(&**node).address, node.stream(run)?))
+pub(crate) fn stream(node: &StageNode, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+    Ok(run.watch().cursor(StageId::of(&**node).address, node.stream(run)?))
 }
 
 /// The elements of a stage with random access, computed ahead; each thread opens an access of its own, one takes `first`.
 pub(crate) fn prefetch_access(
-    node: &Node,
-    run: &Run,
-    ahead: Ahead,
-    first: Box<dyn Access>,
+    node: &StageNode,
+    run: &PipelineRun,
+    ahead: PrefetchBuilder,
+    first: Box<dyn RandomAccess>,
 ) -> ParallelPrefetch {
     let (node, run) = (node.clone(), run.clone());
     ahead.over_access(first, Box::new(move || access(&node, &run)))
 }
 
-impl Owner {
-    pub fn of(stage: &(impl Stage + ?Sized)) -> Owner {
-        Owner { address: std::ptr::from_ref(stage).cast::<()>() as usize, label: stage.label() }
+impl StageId {
+    pub fn of(stage: &(impl DatasetStage + ?Sized)) -> StageId {
+        StageId { address: std::ptr::from_ref(stage).cast::<()>() as usize, label: stage.label() }
     }
 }
 
 /// The stages of a chain, sources first.
-pub(crate) fn stages_of(node: &Node) -> Stages {
-    fn add(stages: &mut Stages, node: &Node) {
+pub(crate) fn stages_of(node: &StageNode) -> StageList {
+    fn add(stages: &mut StageList, node: &StageNode) {
         node.inputs().iter().for_each(|up| add(stages, up));
-        stages.add(Owner::of(&**node));
+        stages.add(StageId::of(&**node));
     }
-    let mut stages = Stages::default();
+    let mut stages = StageList::default();
     add(&mut stages, node);
     stages
 }
 
 /// The options of a chain.
-pub(crate) fn options_of(node: &Node) -> Options {
+pub(crate) fn options_of(node: &StageNode) -> DatasetOptions {
     let own = node.options().cloned().unwrap_or_default();
     node.inputs().iter().fold(own, |all, up| all.or(options_of(up)))
 }

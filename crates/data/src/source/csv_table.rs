@@ -1,10 +1,10 @@
 //! What a table in CSV files holds, told by reading it once: how it is written, and each column's kind, gaps, median and
 //! texts. Not how the rows are read while training, which is [`Dataset::csv`]'s.
 
-use super::text_files::{Dialect, TextFile, Written};
+use super::text_files::{CsvDialect, CsvFormat, TextFile};
 use crate::format::csv;
-use crate::format::text_encoding::Encoding;
-use crate::{Column, Csv, Dataset};
+use crate::format::text_encoding::TextEncoding;
+use crate::{CsvColumn, CsvOptions, Dataset};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ impl ColumnKind {
 }
 
 /// A value of a cell and where it stands: file, line, record.
-pub type Found = (String, String);
+pub type CellLocation = (String, String);
 
 /// A column of a table.
 #[derive(Clone, Debug)]
@@ -66,9 +66,9 @@ pub struct TableColumn {
     /// Where the first of them is.
     pub first_gap: Option<String>,
     /// The first number that is not finite.
-    pub not_finite: Option<Found>,
+    pub not_finite: Option<CellLocation>,
     /// The first value that is no number.
-    pub not_a_number: Option<Found>,
+    pub not_a_number: Option<CellLocation>,
     /// The middle one of its finite numbers.
     pub median: Option<f64>,
     /// Its different values as texts, each with the place of its first; none: there are more than a thousand.
@@ -116,7 +116,7 @@ impl fmt::Display for TableColumn {
 
 /// A table.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct CsvTable {
     /// Its files.
     pub files: Vec<PathBuf>,
     /// Its columns.
@@ -128,41 +128,41 @@ pub struct Table {
     /// Whether the first record names the columns.
     pub has_header: bool,
     /// The encoding that its first bytes tell, where it is not UTF-8.
-    pub marked: Option<Encoding>,
-    dialect: Dialect,
+    pub marked: Option<TextEncoding>,
+    dialect: CsvDialect,
 }
 
-impl Table {
+impl CsvTable {
     /// Reads files of the same columns. Rows that are not as the header says are passed over here: they are errors when
     /// the rows are read.
     ///
     /// # Errors
     /// When a file cannot be read, or is no text.
-    pub fn read(files: &[PathBuf]) -> Result<Table> {
-        Table::read_written(files, Written::default())
+    pub fn read(files: &[PathBuf]) -> Result<CsvTable> {
+        CsvTable::read_written(files, CsvFormat::default())
     }
 
-    /// [`Table::read`] of files that do not tell how they are written.
+    /// [`CsvTable::read`] of files that do not tell how they are written.
     ///
     /// # Errors
     /// When a file cannot be read, or is no text.
-    pub fn read_written(files: &[PathBuf], written: Written) -> Result<Table> {
+    pub fn read_written(files: &[PathBuf], written: CsvFormat) -> Result<CsvTable> {
         let encoding = written.encoding;
         let Some(first) = files.first() else {
-            return Ok(Table {
+            return Ok(CsvTable {
                 files: Vec::new(),
                 columns: Vec::new(),
                 rows: 0,
                 separator: ',',
                 has_header: true,
                 marked: None,
-                dialect: Dialect::default(),
+                dialect: CsvDialect::default(),
             });
         };
         let separator = separator_of(first, encoding);
         let has_header = begins_with_names(first, separator, encoding)?;
         let marked = TextFile::open(first, Some(encoding))?.marked();
-        let (mut columns, mut bytes): (Vec<Seen>, u64) = (Vec::new(), 0);
+        let (mut columns, mut bytes): (Vec<ColumnScan>, u64) = (Vec::new(), 0);
         for path in files {
             let mut file = TextFile::open(path, Some(encoding))?;
             let names = if has_header { file.header(separator)?.unwrap_or_default() } else { Vec::new() };
@@ -185,32 +185,32 @@ impl Table {
                 }
             }
             if columns.is_empty() {
-                columns = names.into_iter().map(Seen::new).collect();
+                columns = names.into_iter().map(ColumnScan::new).collect();
             }
             bytes += file.offset();
         }
-        Ok(Table { marked, ..Table::of(files, columns, (separator, has_header), written) })
+        Ok(CsvTable { marked, ..CsvTable::of(files, columns, (separator, has_header), written) })
     }
 
     fn of(
         files: &[PathBuf],
-        columns: Vec<Seen>,
+        columns: Vec<ColumnScan>,
         (separator, has_header): (char, bool),
-        written: Written,
-    ) -> Table {
+        written: CsvFormat,
+    ) -> CsvTable {
         // A comma is one of numbers where fields are parted otherwise and no number has a point.
         let commas = columns.iter().any(|c| c.commas > 0);
         let guessed = separator != ',' && commas && !columns.iter().any(|c| c.has_points);
         let decimal_comma = written.decimal_comma.unwrap_or(guessed);
         let rows = columns.iter().map(|c| c.rows).max().unwrap_or(0);
-        Table {
+        CsvTable {
             files: files.to_vec(),
             columns: columns.into_iter().map(|c| c.finish(decimal_comma)).collect(),
             rows,
             separator,
             has_header,
             marked: None,
-            dialect: Dialect { decimal_comma, loose: true, encoding: written.encoding },
+            dialect: CsvDialect { decimal_comma, loose: true, encoding: written.encoding },
         }
     }
 
@@ -218,7 +218,7 @@ impl Table {
     ///
     /// # Errors
     /// When it cannot be read, or is no text.
-    pub fn names_of(path: &PathBuf, encoding: Option<Encoding>) -> Result<Vec<String>> {
+    pub fn names_of(path: &PathBuf, encoding: Option<TextEncoding>) -> Result<Vec<String>> {
         let separator = separator_of(path, encoding);
         let names = TextFile::open(path, Some(encoding))?.header(separator)?.unwrap_or_default();
         Ok(match begins_with_names(path, separator, encoding)? {
@@ -251,16 +251,16 @@ impl Table {
                 d if d.is_float() => Some("nan".into()),
                 _ => None,
             };
-            Some(Column { name: c.name.clone(), dtype, default })
+            Some(CsvColumn { name: c.name.clone(), dtype, default })
         };
         let columns = self.columns.iter().filter_map(column).collect();
-        let options = Csv { columns, separator: self.separator, header: self.has_header };
+        let options = CsvOptions { columns, separator: self.separator, header: self.has_header };
         Dataset::csv_written(self.files.clone(), options, self.dialect)
     }
 }
 
 /// The separator by which the first records have equally many fields, more than one.
-fn separator_of(path: &PathBuf, encoding: Option<Encoding>) -> char {
+fn separator_of(path: &PathBuf, encoding: Option<TextEncoding>) -> char {
     if path.to_string_lossy().to_lowercase().contains(".tsv") {
         return '\t';
     }
@@ -278,7 +278,7 @@ fn separator_of(path: &PathBuf, encoding: Option<Encoding>) -> char {
 }
 
 /// Whether the first record holds names, rather than a row of numbers.
-fn begins_with_names(path: &PathBuf, separator: char, encoding: Option<Encoding>) -> Result<bool> {
+fn begins_with_names(path: &PathBuf, separator: char, encoding: Option<TextEncoding>) -> Result<bool> {
     let Some(fields) = TextFile::open(path, Some(encoding))?.fields(separator)? else { return Ok(true) };
     let is_number = |f: &String| f.trim().parse::<f64>().is_ok() || csv::comma_number(f).is_some();
     let is_value = |f: &String| is_number(f) || csv::is_missing(f);
@@ -286,11 +286,11 @@ fn begins_with_names(path: &PathBuf, separator: char, encoding: Option<Encoding>
 }
 
 /// Where the column of a name is; the first file says which there are.
-fn place_of(columns: &mut Vec<Seen>, name: String, is_first: bool) -> usize {
+fn place_of(columns: &mut Vec<ColumnScan>, name: String, is_first: bool) -> usize {
     match columns.iter().position(|c| c.name == name) {
         Some(at) => at,
         None if is_first => {
-            columns.push(Seen::new(name));
+            columns.push(ColumnScan::new(name));
             columns.len() - 1
         }
         None => usize::MAX,
@@ -298,7 +298,7 @@ fn place_of(columns: &mut Vec<Seen>, name: String, is_first: bool) -> usize {
 }
 
 /// What was seen of a column so far.
-struct Seen {
+struct ColumnScan {
     name: String,
     rows: u64,
     gaps: u64,
@@ -309,10 +309,10 @@ struct Seen {
     commas: u64,
     booleans: u64,
     has_points: bool,
-    not_finite: Option<Found>,
-    not_a_number: Option<Found>,
+    not_finite: Option<CellLocation>,
+    not_a_number: Option<CellLocation>,
     /// The first number that has a comma.
-    with_comma: Option<Found>,
+    with_comma: Option<CellLocation>,
     values: Vec<f64>,
     /// Each so manieth number is kept.
     every: u64,
@@ -321,9 +321,9 @@ struct Seen {
     starts_at: i64,
 }
 
-impl Seen {
-    fn new(name: String) -> Seen {
-        Seen {
+impl ColumnScan {
+    fn new(name: String) -> ColumnScan {
+        ColumnScan {
             name,
             rows: 0,
             gaps: 0,
@@ -440,17 +440,17 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn table(name: &str, text: &str) -> (Table, Vec<String>) {
+    fn table(name: &str, text: &str) -> (CsvTable, Vec<String>) {
         let path = std::env::temp_dir().join(format!("systole-table-{name}-{}.csv", std::process::id()));
         std::fs::write(&path, text).unwrap();
-        let table = Table::read(std::slice::from_ref(&path)).unwrap();
+        let table = CsvTable::read(std::slice::from_ref(&path)).unwrap();
         let row = |s: Result<crate::Sample>| s.map_or_else(|e| e.to_string(), |s| crate::tools::summary(&s));
         let rows = table.dataset().iter().map(row).collect();
         std::fs::remove_file(path).unwrap();
         (table, rows)
     }
 
-    fn kinds(table: &Table) -> Vec<(&str, ColumnKind)> {
+    fn kinds(table: &CsvTable) -> Vec<(&str, ColumnKind)> {
         table.columns.iter().map(|c| (c.name.as_str(), c.kind)).collect()
     }
 

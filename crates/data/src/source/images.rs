@@ -2,9 +2,9 @@
 
 use super::list_files::path_text;
 use crate::format::any_format;
-use crate::input_file::{self, Entry, Input, entries, leads_back};
-use crate::pipeline::{Access, Cardinality, Run, Stage};
-use crate::sample::{Origin, Sample};
+use crate::input_file::{self, DirectoryEntry, InputFile, entries, leads_back};
+use crate::pipeline::{Cardinality, DatasetStage, PipelineRun, RandomAccess};
+use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,9 @@ impl ImageFolder {
             empty: Vec::new(),
         };
         let mut pictures = Vec::new();
-        for Entry { path, name, is_dir, .. } in entries(dir)?.into_iter().filter(|e| e.name != LEFT_BEHIND) {
+        for DirectoryEntry { path, name, is_dir, .. } in
+            entries(dir)?.into_iter().filter(|e| e.name != LEFT_BEHIND)
+        {
             if is_dir {
                 let before = pictures.len();
                 let class = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
@@ -89,12 +91,12 @@ impl ImageFolder {
     /// `image: ui8[H, W, C], label: i32[]`, each picture read and decoded when it is asked for. Sizes and channels are
     /// those of the files: make them equal with a map (to_rgb, resize) before batching.
     pub fn dataset(&self) -> Dataset {
-        Dataset::new(Pictures { files: self.pictures.clone(), decoded: true })
+        Dataset::new(ImageFolderStage { files: self.pictures.clone(), decoded: true })
     }
 
     /// `image: ui8[n], label: i32[]`: the files as they are, not decoded.
     pub fn encoded(&self) -> Dataset {
-        Dataset::new(Pictures { files: self.pictures.clone(), decoded: false })
+        Dataset::new(ImageFolderStage { files: self.pictures.clone(), decoded: false })
     }
 
     /// The pictures whose place in [`ImageFolder::pictures`] is kept.
@@ -135,7 +137,9 @@ fn collect(
     pictures: &mut Vec<(PathBuf, i32)>,
     left_out: &mut Vec<PathBuf>,
 ) -> Result<()> {
-    for Entry { path, is_dir, is_link, .. } in entries(dir)?.into_iter().filter(|e| e.name != LEFT_BEHIND) {
+    for DirectoryEntry { path, is_dir, is_link, .. } in
+        entries(dir)?.into_iter().filter(|e| e.name != LEFT_BEHIND)
+    {
         if is_dir {
             let is_here = || std::fs::canonicalize(&path).is_ok_and(|to| to.starts_with(class));
             if !is_link || !(is_here() || leads_back(&path)) {
@@ -152,16 +156,16 @@ fn collect(
 
 fn begins_as_picture(path: &Path) -> bool {
     let mut start = Vec::new();
-    let read = Input::open(path).and_then(|f| f.take(16).read_to_end(&mut start));
+    let read = InputFile::open(path).and_then(|f| f.take(16).read_to_end(&mut start));
     read.is_ok() && any_format::is_picture(&start)
 }
 
-struct Pictures {
+struct ImageFolderStage {
     files: Arc<Vec<(PathBuf, i32)>>,
     decoded: bool,
 }
 
-impl Stage for Pictures {
+impl DatasetStage for ImageFolderStage {
     fn label(&self) -> String {
         format!("image_folder({})", self.files.len())
     }
@@ -170,17 +174,17 @@ impl Stage for Pictures {
         Cardinality::Finite(self.files.len() as u64)
     }
 
-    fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
-        Ok(Some(Box::new(Reader { files: self.files.clone(), decoded: self.decoded })))
+    fn access(&self, _run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
+        Ok(Some(Box::new(ImageFolderAccess { files: self.files.clone(), decoded: self.decoded })))
     }
 }
 
-struct Reader {
+struct ImageFolderAccess {
     files: Arc<Vec<(PathBuf, i32)>>,
     decoded: bool,
 }
 
-impl Access for Reader {
+impl RandomAccess for ImageFolderAccess {
     fn len(&self) -> Option<u64> {
         Some(self.files.len() as u64)
     }
@@ -192,7 +196,7 @@ impl Access for Reader {
             false => whole_file(path)?,
         });
         let label = HostArray::scalar(DType::I32, f64::from(*label));
-        let origin = Origin { source: path_text(path)?.into(), index: 0 };
+        let origin = SampleOrigin { source: path_text(path)?.into(), index: 0 };
         Ok(Sample::from_parts(vec![("image".into(), image), ("label".into(), label)], Some(origin)))
     }
 }

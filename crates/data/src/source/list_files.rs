@@ -1,8 +1,8 @@
 //! `list_files`: the paths that match patterns, as `path: ui8[n]`, sorted; a shuffle below gives them a random order.
 
-use crate::input_file::{Entry, entries, is_dir, is_file, is_remote, leads_back};
-use crate::pipeline::{Access, Cardinality, Run, Stage};
-use crate::sample::{Origin, Sample};
+use crate::input_file::{DirectoryEntry, entries, is_dir, is_file, is_remote, leads_back};
+use crate::pipeline::{Cardinality, DatasetStage, PipelineRun, RandomAccess};
+use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,15 +26,15 @@ impl Dataset {
     /// These paths: `path: ui8[n]`.
     pub fn files<P: Into<PathBuf>>(paths: impl IntoIterator<Item = P>) -> Dataset {
         let paths = paths.into_iter().map(Into::into).collect();
-        Dataset::new(Files { paths: Arc::new(paths) })
+        Dataset::new(FileListStage { paths: Arc::new(paths) })
     }
 }
 
-struct Files {
+struct FileListStage {
     paths: Arc<Vec<PathBuf>>,
 }
 
-impl Stage for Files {
+impl DatasetStage for FileListStage {
     fn label(&self) -> String {
         format!("files({})", self.paths.len())
     }
@@ -43,17 +43,17 @@ impl Stage for Files {
         Cardinality::Finite(self.paths.len() as u64)
     }
 
-    fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
-        Ok(Some(Box::new(Paths { paths: self.paths.clone(), source: self.label().into() })))
+    fn access(&self, _run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
+        Ok(Some(Box::new(FileListAccess { paths: self.paths.clone(), source: self.label().into() })))
     }
 }
 
-struct Paths {
+struct FileListAccess {
     paths: Arc<Vec<PathBuf>>,
     source: Arc<str>,
 }
 
-impl Access for Paths {
+impl RandomAccess for FileListAccess {
     fn len(&self) -> Option<u64> {
         Some(self.paths.len() as u64)
     }
@@ -62,7 +62,7 @@ impl Access for Paths {
         let path = &self.paths[index as usize];
         let text = path_text(path)?;
         let bytes = Literal::from_slice([text.len()], text.as_bytes())?;
-        let origin = Origin { source: self.source.clone(), index };
+        let origin = SampleOrigin { source: self.source.clone(), index };
         Ok(Sample::from_parts(vec![("path".into(), HostArray::from(bytes))], Some(origin)))
     }
 }
@@ -126,7 +126,7 @@ fn expand(dir: PathBuf, parts: &[&str], found: &mut Vec<PathBuf>) -> Result<()> 
     if *part == "**" {
         expand(dir.clone(), rest, found)?;
     }
-    for Entry { path, name, is_dir, is_link } in entries(&dir)? {
+    for DirectoryEntry { path, name, is_dir, is_link } in entries(&dir)? {
         if *part == "**" {
             if is_dir && !(is_link && leads_back(&path)) {
                 expand(path, parts, found)?;

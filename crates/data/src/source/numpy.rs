@@ -28,7 +28,7 @@ impl Dataset {
 }
 
 /// The arrays of an `.npz` file that belong together.
-pub(crate) struct Rows {
+pub(crate) struct NumpyRows {
     /// The elements, and where the file has a part for testing, those.
     pub train: Dataset,
     pub test: Option<Dataset>,
@@ -46,8 +46,8 @@ const PARTS: [(&str, bool); 5] =
 
 /// The rows of an `.npz` file as it is found: arrays of another number of rows, and such as cannot be read, are left out.
 /// `x_train`, `y_train`, `x_test`, `y_test` are Keras's names for two parts.
-pub(crate) fn rows_of_npz(path: &Path) -> Result<Rows> {
-    let mut rows = Gathered::default();
+pub(crate) fn rows_of_npz(path: &Path) -> Result<NumpyRows> {
+    let mut rows = NumpyRowAccess::default();
     for (name, array) in npy::read_npz_each(path)? {
         rows.add(name, array)?;
     }
@@ -55,23 +55,23 @@ pub(crate) fn rows_of_npz(path: &Path) -> Result<Rows> {
 }
 
 #[derive(Default)]
-struct Gathered {
+struct NumpyRowAccess {
     train: Vec<(String, Literal)>,
     test: Vec<(String, Literal)>,
     classes: Vec<String>,
     notes: Vec<String>,
 }
 
-impl Gathered {
-    fn add(&mut self, name: String, array: Result<npy::Array>) -> Result<()> {
+impl NumpyRowAccess {
+    fn add(&mut self, name: String, array: Result<npy::NpyArray>) -> Result<()> {
         let x = match array {
-            Ok(npy::Array::Numbers(x)) => x,
-            Ok(npy::Array::Texts(texts, _)) if CLASSES.contains(&name.as_str()) => {
+            Ok(npy::NpyArray::Numbers(x)) => x,
+            Ok(npy::NpyArray::Texts(texts, _)) if CLASSES.contains(&name.as_str()) => {
                 self.classes = texts;
                 return Ok(());
             }
-            Ok(npy::Array::Texts(texts, dims)) if dims.len() == 1 => padded(&texts)?,
-            Ok(npy::Array::Texts(..)) => {
+            Ok(npy::NpyArray::Texts(texts, dims)) if dims.len() == 1 => padded(&texts)?,
+            Ok(npy::NpyArray::Texts(..)) => {
                 self.notes
                     .push(format!("the array `{name}` is left out: it holds texts in several dimensions"));
                 return Ok(());
@@ -87,7 +87,7 @@ impl Gathered {
         Ok(())
     }
 
-    fn finish(mut self, path: &Path) -> Result<Rows> {
+    fn finish(mut self, path: &Path) -> Result<NumpyRows> {
         let source = path.display().to_string();
         let whole = |all: Vec<(String, Literal)>, part: &str, notes: &mut Vec<String>| {
             let rows = count(&all);
@@ -107,7 +107,7 @@ impl Gathered {
             true => None,
             false => Some(whole(self.test, " for testing", &mut self.notes)?),
         };
-        Ok(Rows { train, test, classes: self.classes, notes: self.notes })
+        Ok(NumpyRows { train, test, classes: self.classes, notes: self.notes })
     }
 }
 
@@ -154,16 +154,16 @@ mod tests {
 
     #[test]
     fn arrays_of_other_sizes_are_left_out_and_told() {
-        let mut rows = Gathered::default();
+        let mut rows = NumpyRowAccess::default();
         let floats =
-            |dims: &[usize]| Ok(npy::Array::Numbers(Literal::zeros(TensorType::new(DType::F32, dims))));
+            |dims: &[usize]| Ok(npy::NpyArray::Numbers(Literal::zeros(TensorType::new(DType::F32, dims))));
         rows.add("x_train".into(), floats(&[5, 2])).unwrap();
         rows.add("mean".into(), floats(&[2])).unwrap();
         rows.add("seed".into(), floats(&[])).unwrap();
         let texts: Vec<String> = ["no", "yes", "no", "no", "yes"].map(String::from).to_vec();
-        rows.add("y_train".into(), Ok(npy::Array::Texts(texts, vec![5]))).unwrap();
+        rows.add("y_train".into(), Ok(npy::NpyArray::Texts(texts, vec![5]))).unwrap();
         rows.add("x_test".into(), floats(&[3, 2])).unwrap();
-        rows.add("class_names".into(), Ok(npy::Array::Texts(vec!["a".into()], vec![1]))).unwrap();
+        rows.add("class_names".into(), Ok(npy::NpyArray::Texts(vec!["a".into()], vec![1]))).unwrap();
         rows.add("object".into(), Err(Error::new(ErrorKind::Data, "arrays of type O"))).unwrap();
         let rows = rows.finish(Path::new("a.npz")).unwrap();
         assert_eq!(rows.train.element_spec().unwrap().to_string(), "x: f32[2], y: ui8[3]");

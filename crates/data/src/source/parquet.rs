@@ -32,7 +32,7 @@ impl Dataset {
     }
 }
 
-struct Rows {
+struct ParquetStage {
     files: Arc<Vec<PathBuf>>,
     columns: Arc<Vec<String>>,
 }
@@ -81,7 +81,7 @@ fn open(path: &Path) -> Result<Box<dyn FileReader>> {
     })
 }
 
-struct Walking {
+struct ParquetCursor {
     files: Arc<Vec<PathBuf>>,
     columns: Arc<Vec<String>>,
     /// File, row group, row of the group: what comes next.

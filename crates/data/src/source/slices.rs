@@ -2,8 +2,8 @@
 
 use crate::Dataset;
 use crate::HostArray;
-use crate::pipeline::{Access, Cardinality, Run, Stage};
-use crate::sample::{Origin, Sample};
+use crate::pipeline::{Cardinality, DatasetStage, PipelineRun, RandomAccess};
+use crate::sample::{Sample, SampleOrigin};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result};
 
@@ -18,7 +18,7 @@ impl Dataset {
         let fields: Vec<(Arc<str>, Literal)> = fields.into_iter().map(|(n, x)| (n.into(), x)).collect();
         let names: Vec<&str> = fields.iter().map(|(n, _)| &**n).collect();
         let source = format!("from_tensor_slices({})", names.join(", "));
-        Ok(Dataset::new(Slices::new(source.into(), fields)?))
+        Ok(Dataset::new(SlicesStage::new(source.into(), fields)?))
     }
 
     /// [`Dataset::from_tensor_slices`] under a name of its own, which error messages then use.
@@ -27,25 +27,25 @@ impl Dataset {
         fields: impl IntoIterator<Item = (N, Literal)>,
     ) -> Result<Dataset> {
         let fields = fields.into_iter().map(|(n, x)| (n.into(), x)).collect();
-        Ok(Dataset::new(Slices::new(source.into(), fields)?))
+        Ok(Dataset::new(SlicesStage::new(source.into(), fields)?))
     }
 }
 
-pub(crate) struct Slices {
-    data: Arc<Data>,
+pub(crate) struct SlicesStage {
+    data: Arc<SliceFields>,
 }
 
-struct Data {
+struct SliceFields {
     source: Arc<str>,
     fields: Vec<(Arc<str>, Literal)>,
     rows: usize,
 }
 
-impl Slices {
-    pub fn new(source: Arc<str>, fields: Vec<(Arc<str>, Literal)>) -> Result<Slices> {
+impl SlicesStage {
+    pub fn new(source: Arc<str>, fields: Vec<(Arc<str>, Literal)>) -> Result<SlicesStage> {
         let rows =
             rows(fields.iter().map(|(n, x)| (&**n, x)).collect()).map_err(|e| e.at(source.to_string()))?;
-        Ok(Slices { data: Arc::new(Data { source, fields, rows }) })
+        Ok(SlicesStage { data: Arc::new(SliceFields { source, fields, rows }) })
     }
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn slice(x: &Literal, i: usize) -> Result<Literal> {
     Literal::from_bytes(ty, &x.bytes()[i * size..][..size])
 }
 
-impl Stage for Slices {
+impl DatasetStage for SlicesStage {
     fn label(&self) -> String {
         self.data.source.to_string()
     }
@@ -87,14 +87,14 @@ impl Stage for Slices {
         Cardinality::Finite(self.data.rows as u64)
     }
 
-    fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
-        Ok(Some(Box::new(Reader(self.data.clone()))))
+    fn access(&self, _run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
+        Ok(Some(Box::new(SlicesAccess(self.data.clone()))))
     }
 }
 
-struct Reader(Arc<Data>);
+struct SlicesAccess(Arc<SliceFields>);
 
-impl Access for Reader {
+impl RandomAccess for SlicesAccess {
     fn len(&self) -> Option<u64> {
         Some(self.0.rows as u64)
     }
@@ -103,7 +103,7 @@ impl Access for Reader {
         let fields = self.0.fields.iter();
         let fields =
             fields.map(|(name, x)| (name.clone(), HostArray::from(slice(x, index as usize)))).collect();
-        Ok(Sample::from_parts(fields, Some(Origin { source: self.0.source.clone(), index })))
+        Ok(Sample::from_parts(fields, Some(SampleOrigin { source: self.0.source.clone(), index })))
     }
 }
 

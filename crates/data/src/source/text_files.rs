@@ -1,10 +1,10 @@
 //! Text files by lines (`text_lines`), and CSV files by records.
 
 use crate::format::csv;
-use crate::format::text_encoding::{Encoding, from_utf16, not_utf8};
-use crate::input_file::Input;
-use crate::pipeline::{self, IteratorState, Run, Stage, foreign};
-use crate::sample::{Origin, Sample};
+use crate::format::text_encoding::{TextEncoding, from_utf16, not_utf8};
+use crate::input_file::InputFile;
+use crate::pipeline::{self, DatasetStage, IteratorState, PipelineRun, foreign};
+use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
 use flate2::read::MultiGzDecoder;
 use std::io::{BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
@@ -17,7 +17,7 @@ const LONGEST: usize = 64 << 20;
 
 /// A column of a CSV file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Column {
+pub struct CsvColumn {
     /// Its name in the header line, or its number from 0 where there is none.
     pub name: String,
     /// Type of the value; `U8` means text, as `ui8[n]`.
@@ -28,9 +28,9 @@ pub struct Column {
 
 /// How [`Dataset::csv_with`] reads.
 #[derive(Clone, Debug)]
-pub struct Csv {
+pub struct CsvOptions {
     /// The columns that are read, in the order of the fields.
-    pub columns: Vec<Column>,
+    pub columns: Vec<CsvColumn>,
     /// Between fields.
     pub separator: char,
     /// Whether the first record of each file names the columns.
@@ -40,7 +40,7 @@ pub struct Csv {
 impl Dataset {
     /// The lines of text files without their ends: `line: ui8[n]`. Gzip is recognised.
     pub fn text_lines<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Dataset {
-        Dataset::new(Lines { files: paths(files), label: "text_lines", shape: Shape::Lines })
+        Dataset::new(TextFileStage { files: paths(files), label: "text_lines", shape: TextRecordKind::Lines })
     }
 
     /// The records of CSV files with a header line: a field for each column named, `T[]`.
@@ -55,47 +55,50 @@ impl Dataset {
     /// # Ok::<(), systole_base::Error>(())
     /// ```
     pub fn csv<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>, columns: &[(&str, DType)]) -> Dataset {
-        let column =
-            |(name, dtype): &(&str, DType)| Column { name: name.to_string(), dtype: *dtype, default: None };
+        let column = |(name, dtype): &(&str, DType)| CsvColumn {
+            name: name.to_string(),
+            dtype: *dtype,
+            default: None,
+        };
         let columns = columns.iter().map(column).collect();
-        Dataset::csv_with(files, Csv { columns, separator: ',', header: true })
+        Dataset::csv_with(files, CsvOptions { columns, separator: ',', header: true })
     }
 
     /// [`Dataset::csv`] with every option.
-    pub fn csv_with<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>, options: Csv) -> Dataset {
-        Dataset::csv_written(files, options, Dialect::default())
+    pub fn csv_with<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>, options: CsvOptions) -> Dataset {
+        Dataset::csv_written(files, options, CsvDialect::default())
     }
 
     /// [`Dataset::csv_with`] of files that are written in a way of their own.
     pub(super) fn csv_written<P: Into<PathBuf>>(
         files: impl IntoIterator<Item = P>,
-        options: Csv,
-        dialect: Dialect,
+        options: CsvOptions,
+        dialect: CsvDialect,
     ) -> Dataset {
-        Dataset::new(Lines {
+        Dataset::new(TextFileStage {
             files: paths(files),
             label: "csv",
-            shape: Shape::Csv(Arc::new(options), dialect),
+            shape: TextRecordKind::Csv(Arc::new(options), dialect),
         })
     }
 }
 
 /// How cells are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Dialect {
+pub(super) struct CsvDialect {
     /// Numbers have a comma where English has a point.
     pub decimal_comma: bool,
     /// `NA` and its like are empty, and blanks around a cell do not count.
     pub loose: bool,
     /// What the text is where no mark at its start says so.
-    pub encoding: Option<Encoding>,
+    pub encoding: Option<TextEncoding>,
 }
 
 /// How a table is written, where it does not tell itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct CsvFormat {
     /// What its text is; none: UTF-8, or UTF-16 where a mark at its start says so.
-    pub encoding: Option<Encoding>,
+    pub encoding: Option<TextEncoding>,
     /// Whether numbers have a comma where English has a point; none: where fields are parted otherwise and no number has a
     /// point.
     pub decimal_comma: Option<bool>,
@@ -106,18 +109,18 @@ fn paths<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Arc<Vec<PathBu
 }
 
 #[derive(Clone)]
-pub(super) enum Shape {
+pub(super) enum TextRecordKind {
     Lines,
-    Csv(Arc<Csv>, Dialect),
+    Csv(Arc<CsvOptions>, CsvDialect),
 }
 
-struct Lines {
+struct TextFileStage {
     files: Arc<Vec<PathBuf>>,
     label: &'static str,
-    shape: Shape,
+    shape: TextRecordKind,
 }
 
-impl Stage for Lines {
+impl DatasetStage for TextFileStage {
     fn label(&self) -> String {
         match self.files.as_slice() {
             [one] => format!("{}({})", self.label, one.display()),
@@ -125,15 +128,15 @@ impl Stage for Lines {
         }
     }
 
-    fn stream(&self, _run: &Run) -> Result<Box<dyn pipeline::Cursor>> {
+    fn stream(&self, _run: &PipelineRun) -> Result<Box<dyn pipeline::ElementCursor>> {
         let shape = self.shape.clone();
-        Ok(Box::new(Reading { files: self.files.clone(), shape, at: 0, open: None }))
+        Ok(Box::new(TextFileCursor { files: self.files.clone(), shape, at: 0, open: None }))
     }
 }
 
-struct Reading {
+struct TextFileCursor {
     files: Arc<Vec<PathBuf>>,
-    shape: Shape,
+    shape: TextRecordKind,
     at: usize,
     open: Option<TextFile>,
 }
@@ -141,7 +144,7 @@ struct Reading {
 /// An open file: where the next record begins, and which one it is.
 pub(super) struct TextFile {
     name: Arc<str>,
-    input: Box<dyn Forward>,
+    input: Box<dyn SkipForward>,
     offset: u64,
     record: u64,
     /// Lines that were read.
@@ -151,9 +154,9 @@ pub(super) struct TextFile {
     /// The byte at the end of a line: old Macs have a carriage return alone.
     end: u8,
     /// What the bytes of a record are; UTF-16 is decoded when the file is opened.
-    encoding: Encoding,
+    encoding: TextEncoding,
     /// The encoding that the file's first bytes tell.
-    marked: Option<Encoding>,
+    marked: Option<TextEncoding>,
     /// For each column its place in a record.
     places: Vec<usize>,
     /// How many fields a record has; 0: none was read yet.
@@ -161,37 +164,37 @@ pub(super) struct TextFile {
 }
 
 /// Reads, and goes forward.
-trait Forward: BufRead + Send {
+trait SkipForward: BufRead + Send {
     fn forward(&mut self, bytes: u64) -> std::io::Result<()>;
 }
 
-impl Forward for BufReader<Input> {
+impl SkipForward for BufReader<InputFile> {
     fn forward(&mut self, bytes: u64) -> std::io::Result<()> {
         self.seek(SeekFrom::Current(bytes as i64)).map(drop)
     }
 }
 
-impl Forward for Cursor<Vec<u8>> {
+impl SkipForward for Cursor<Vec<u8>> {
     fn forward(&mut self, bytes: u64) -> std::io::Result<()> {
         self.seek(SeekFrom::Current(bytes as i64)).map(drop)
     }
 }
 
-impl Forward for BufReader<MultiGzDecoder<Input>> {
+impl SkipForward for BufReader<MultiGzDecoder<InputFile>> {
     fn forward(&mut self, bytes: u64) -> std::io::Result<()> {
         std::io::copy(&mut self.take(bytes), &mut std::io::sink()).map(drop)
     }
 }
 
-impl Reading {
+impl TextFileCursor {
     fn open(&mut self) -> Result<bool> {
         if self.open.is_some() {
             return Ok(true);
         }
         let Some(path) = self.files.get(self.at) else { return Ok(false) };
         let table = match &self.shape {
-            Shape::Csv(_, dialect) => Some(dialect.encoding),
-            Shape::Lines => None,
+            TextRecordKind::Csv(_, dialect) => Some(dialect.encoding),
+            TextRecordKind::Lines => None,
         };
         let opened = TextFile::open(path, table).and_then(|mut file| {
             file.find_columns(&self.shape)?;
@@ -208,7 +211,7 @@ impl Reading {
     }
 }
 
-impl pipeline::Cursor for Reading {
+impl pipeline::ElementCursor for TextFileCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             match self.open() {
@@ -256,21 +259,22 @@ impl pipeline::Cursor for Reading {
 impl TextFile {
     /// A table may be of another encoding, `table`, and may have the line ends of old Macs; lines of text (none) are read
     /// as they are.
-    pub(super) fn open(path: &PathBuf, table: Option<Option<Encoding>>) -> Result<TextFile> {
+    pub(super) fn open(path: &PathBuf, table: Option<Option<TextEncoding>>) -> Result<TextFile> {
         let wrong = |e| Error::io("cannot open", path, e).hint("check the path of the text file");
-        let mut file = Input::open(path).map_err(wrong)?;
+        let mut file = InputFile::open(path).map_err(wrong)?;
         let mut start = [0; 2];
         let n = file.read(&mut start).map_err(wrong)?;
         file.seek(SeekFrom::Start(0)).map_err(wrong)?;
-        let mut input: Box<dyn Forward> = match &start[..n] {
+        let mut input: Box<dyn SkipForward> = match &start[..n] {
             [0x1f, 0x8b] => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
             _ => Box::new(BufReader::with_capacity(1 << 16, file)),
         };
         let marked = match table {
-            Some(_) => Encoding::of_mark(input.fill_buf().map_err(wrong)?),
+            Some(_) => TextEncoding::of_mark(input.fill_buf().map_err(wrong)?),
             None => None,
         };
-        let (is_table, encoding) = (table.is_some(), marked.or(table.flatten()).unwrap_or(Encoding::Utf8));
+        let (is_table, encoding) =
+            (table.is_some(), marked.or(table.flatten()).unwrap_or(TextEncoding::Utf8));
         if encoding.is_wide() {
             let mut bytes = Vec::new();
             input.read_to_end(&mut bytes).map_err(wrong)?;
@@ -315,7 +319,7 @@ impl TextFile {
     }
 
     /// The encoding that the file's first bytes tell.
-    pub(super) fn marked(&self) -> Option<Encoding> {
+    pub(super) fn marked(&self) -> Option<TextEncoding> {
         self.marked
     }
 
@@ -396,8 +400,8 @@ impl TextFile {
         Ok(header.map(|h| csv::names(&h)))
     }
 
-    fn find_columns(&mut self, shape: &Shape) -> Result<()> {
-        let Shape::Csv(csv, _) = shape else { return Ok(()) };
+    fn find_columns(&mut self, shape: &TextRecordKind) -> Result<()> {
+        let TextRecordKind::Csv(csv, _) = shape else { return Ok(()) };
         let header = if csv.header { self.header(csv.separator)? } else { None };
         for column in &csv.columns {
             let place = match &header {
@@ -416,9 +420,9 @@ impl TextFile {
     }
 
     /// The next element, or the error of its content; `Err`: the file cannot be read on.
-    fn next(&mut self, shape: &Shape) -> Result<Option<Result<Sample>>> {
+    fn next(&mut self, shape: &TextRecordKind) -> Result<Option<Result<Sample>>> {
         let sample = match shape {
-            Shape::Lines => {
+            TextRecordKind::Lines => {
                 let mut bytes = Vec::new();
                 if !self.line(&mut bytes)? {
                     return Ok(None);
@@ -429,7 +433,7 @@ impl TextFile {
                 }
                 text(&bytes).map(|x| vec![("line".into(), x)])
             }
-            &Shape::Csv(ref csv, dialect) => {
+            &TextRecordKind::Csv(ref csv, dialect) => {
                 let Some(fields) = self.whole_record(csv.separator)? else { return Ok(None) };
                 let pairs = csv.columns.iter().zip(&self.places);
                 fields.and_then(|fields| {
@@ -438,7 +442,7 @@ impl TextFile {
                 })
             }
         };
-        let origin = Origin { source: self.name.clone(), index: self.record };
+        let origin = SampleOrigin { source: self.name.clone(), index: self.record };
         self.record += 1;
         Ok(Some(sample.map(|fields| Sample::from_parts(fields, Some(origin)))))
     }
@@ -448,7 +452,7 @@ fn text(bytes: &[u8]) -> Result<HostArray> {
     Literal::from_slice([bytes.len()], bytes).map(HostArray::from)
 }
 
-fn value(column: &Column, field: Option<&String>, dialect: Dialect) -> Result<(Arc<str>, HostArray)> {
+fn value(column: &CsvColumn, field: Option<&String>, dialect: CsvDialect) -> Result<(Arc<str>, HostArray)> {
     let given = field.map_or("", |f| f.as_str());
     let given = if dialect.loose { given.trim() } else { given };
     let is_gap = given.is_empty() || (dialect.loose && csv::is_missing(given));
@@ -535,12 +539,12 @@ mod tests {
         let e = items[1].as_ref().unwrap_err().to_string();
         assert!(e.contains("column y") && e.contains("no integer") && e.contains("record 1"), "{e}");
         assert_eq!(items[2].as_ref().unwrap().get("x").unwrap().to_f64s(), [-1000.0]);
-        let column = |name: &str, default: Option<&str>| Column {
+        let column = |name: &str, default: Option<&str>| CsvColumn {
             name: name.into(),
             dtype: DType::I64,
             default: default.map(String::from),
         };
-        let with = |columns, header| Dataset::csv_with([&a], Csv { columns, separator: ',', header });
+        let with = |columns, header| Dataset::csv_with([&a], CsvOptions { columns, separator: ',', header });
         resumes(&with(vec![column("y", Some("-1"))], true));
         assert!(with(vec![column("z", None)], true).iter().next().unwrap().is_err());
         assert_eq!(with(vec![column("2", Some("0"))], false).iter().filter(|s| s.is_ok()).count(), 3);

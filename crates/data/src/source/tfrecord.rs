@@ -1,11 +1,15 @@
 //! `tfrecord`: the records of TFRecord files, as `record: ui8[n]`, one file after the other; or, where the files are
 //! plain and an index of them fits in memory, any record at once.
 
-use crate::format::tfrecord::{Compression, FOOTER, HEADER, OnCorrupt, Reader, little_endian};
-use crate::input_file::Input;
+use crate::format::tfrecord::{
+    FOOTER, HEADER, OnCorrupt, TfRecordCompression, TfRecordReader, little_endian,
+};
+use crate::input_file::InputFile;
 use crate::mutex::lock;
-use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Run, Stage, foreign};
-use crate::sample::{Origin, Sample};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, foreign,
+};
+use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -14,9 +18,9 @@ use systole_base::{Error, ErrorKind, Literal, Result};
 
 /// How [`Dataset::tfrecord_with`] reads.
 #[derive(Clone, Debug, Default)]
-pub struct TfRecord {
+pub struct TfRecordOptions {
     /// What is around the files.
-    pub compression: Compression,
+    pub compression: TfRecordCompression,
     /// What to do about damaged records.
     pub on_corrupt: OnCorrupt,
     /// Reads through the files once for an index (16 bytes a record), and then any record at once: so that a shuffle
@@ -28,35 +32,38 @@ pub struct TfRecord {
 impl Dataset {
     /// The records of a TFRecord file, or of several: `record: ui8[n]`. Gzip and zlib are recognised.
     pub fn tfrecord<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Dataset {
-        Dataset::tfrecord_with(files, TfRecord::default())
+        Dataset::tfrecord_with(files, TfRecordOptions::default())
     }
 
     /// [`Dataset::tfrecord`] with every option.
-    pub fn tfrecord_with<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>, options: TfRecord) -> Dataset {
+    pub fn tfrecord_with<P: Into<PathBuf>>(
+        files: impl IntoIterator<Item = P>,
+        options: TfRecordOptions,
+    ) -> Dataset {
         let files: Arc<Vec<PathBuf>> = Arc::new(files.into_iter().map(Into::into).collect());
-        Dataset::new(Records { files, options, index: Mutex::default() })
+        Dataset::new(TfRecordStage { files, options, index: Mutex::default() })
     }
 }
 
-struct Records {
+struct TfRecordStage {
     files: Arc<Vec<PathBuf>>,
-    options: TfRecord,
-    index: Mutex<Option<Arc<Index>>>,
+    options: TfRecordOptions,
+    index: Mutex<Option<Arc<RecordIndex>>>,
 }
 
-impl Records {
-    fn index(&self) -> Result<Arc<Index>> {
+impl TfRecordStage {
+    fn index(&self) -> Result<Arc<RecordIndex>> {
         let mut index = lock(&self.index);
         if let Some(index) = &*index {
             return Ok(index.clone());
         }
-        let made = Arc::new(Index::of(&self.files, &self.options)?);
+        let made = Arc::new(RecordIndex::of(&self.files, &self.options)?);
         *index = Some(made.clone());
         Ok(made)
     }
 }
 
-impl Stage for Records {
+impl DatasetStage for TfRecordStage {
     fn label(&self) -> String {
         match self.files.as_slice() {
             [one] => format!("tfrecord({})", one.display()),
@@ -71,15 +78,15 @@ impl Stage for Records {
         }
     }
 
-    fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, _run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         if !self.options.random_access {
             return Ok(None);
         }
-        Ok(Some(Box::new(AnyRecord { index: self.index()?, open: None, bytes: Vec::new() })))
+        Ok(Some(Box::new(TfRecordAccess { index: self.index()?, open: None, bytes: Vec::new() })))
     }
 
-    fn stream(&self, _run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Walking {
+    fn stream(&self, _run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(TfRecordCursor {
             files: self.files.clone(),
             options: self.options.clone(),
             at: 0,
@@ -91,24 +98,24 @@ impl Stage for Records {
 }
 
 /// Reads one file after the other.
-struct Walking {
+struct TfRecordCursor {
     files: Arc<Vec<PathBuf>>,
-    options: TfRecord,
+    options: TfRecordOptions,
     /// The file that is open, or is to be opened next.
     at: usize,
     /// Records left out in the files before.
     left_out: u64,
-    open: Option<(Reader, Arc<str>)>,
+    open: Option<(TfRecordReader, Arc<str>)>,
     field: Arc<str>,
 }
 
-impl Walking {
+impl TfRecordCursor {
     fn open(&mut self) -> Result<bool> {
         if self.open.is_some() {
             return Ok(true);
         }
         let Some(path) = self.files.get(self.at) else { return Ok(false) };
-        match Reader::open(path, self.options.compression, self.options.on_corrupt.clone()) {
+        match TfRecordReader::open(path, self.options.compression, self.options.on_corrupt.clone()) {
             Ok(mut reader) => {
                 // The quota is for the whole source.
                 reader.carry(self.left_out);
@@ -130,7 +137,7 @@ impl Walking {
     }
 }
 
-impl Cursor for Walking {
+impl ElementCursor for TfRecordCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             match self.open() {
@@ -143,7 +150,7 @@ impl Cursor for Walking {
                 Some(Ok(bytes)) => {
                     let data = Literal::from_slice([bytes.len()], bytes);
                     let index = reader.place()[1] - 1;
-                    let origin = Origin { source: name.clone(), index };
+                    let origin = SampleOrigin { source: name.clone(), index };
                     return Some(data.map(|x| {
                         Sample::from_parts(vec![(self.field.clone(), HostArray::from(x))], Some(origin))
                     }));
@@ -181,7 +188,7 @@ impl Cursor for Walking {
 }
 
 /// Where every record's data lie: (file, first byte, length).
-struct Index {
+struct RecordIndex {
     files: Arc<Vec<PathBuf>>,
     names: Vec<Arc<str>>,
     /// Number of the first record of each file.
@@ -189,17 +196,17 @@ struct Index {
     records: Vec<(u32, u64)>,
 }
 
-impl Index {
-    fn of(files: &Arc<Vec<PathBuf>>, options: &TfRecord) -> Result<Index> {
+impl RecordIndex {
+    fn of(files: &Arc<Vec<PathBuf>>, options: &TfRecordOptions) -> Result<RecordIndex> {
         let OnCorrupt::Fail = options.on_corrupt else {
             return Err(Error::new(ErrorKind::Config, "records that may be left out have no fixed numbers")
                 .because("random access reads any record by its number")
                 .hint("read the files in order, or write them anew without the damaged records"));
         };
         let mut index =
-            Index { files: files.clone(), names: Vec::new(), starts: Vec::new(), records: Vec::new() };
+            RecordIndex { files: files.clone(), names: Vec::new(), starts: Vec::new(), records: Vec::new() };
         for (i, path) in files.iter().enumerate() {
-            let mut reader = Reader::open(path, options.compression, OnCorrupt::Fail)?;
+            let mut reader = TfRecordReader::open(path, options.compression, OnCorrupt::Fail)?;
             if reader.is_packed() {
                 return Err(Error::new(ErrorKind::Config, "a compressed file has no random access")
                     .at(path.display().to_string())
@@ -220,17 +227,17 @@ impl Index {
     }
 }
 
-struct AnyRecord {
-    index: Arc<Index>,
-    open: Option<(u32, Input)>,
+struct TfRecordAccess {
+    index: Arc<RecordIndex>,
+    open: Option<(u32, InputFile)>,
     bytes: Vec<u8>,
 }
 
-impl AnyRecord {
+impl TfRecordAccess {
     fn read(&mut self, file: u32, offset: u64) -> Result<Literal> {
         let path: &Path = &self.index.files[file as usize];
         if self.open.as_ref().is_none_or(|(open, _)| *open != file) {
-            let opened = Input::open(path).map_err(|e| Error::io("cannot open", path, e))?;
+            let opened = InputFile::open(path).map_err(|e| Error::io("cannot open", path, e))?;
             self.open = Some((file, opened));
         }
         let Some((_, open)) = &mut self.open else { return Err(foreign()) };
@@ -241,7 +248,8 @@ impl AnyRecord {
         self.bytes.clear();
         open.take(len.saturating_add(FOOTER as u64)).read_to_end(&mut self.bytes).map_err(wrong)?;
         let framed = [&header[..], &self.bytes].concat();
-        let mut reader = Reader::from_bytes(&self.index.names[file as usize], framed, OnCorrupt::Fail);
+        let mut reader =
+            TfRecordReader::from_bytes(&self.index.names[file as usize], framed, OnCorrupt::Fail);
         match reader.next() {
             Some(data) => {
                 let data = data?;
@@ -252,7 +260,7 @@ impl AnyRecord {
     }
 }
 
-impl Access for AnyRecord {
+impl RandomAccess for TfRecordAccess {
     fn len(&self) -> Option<u64> {
         Some(self.index.records.len() as u64)
     }
@@ -261,7 +269,8 @@ impl Access for AnyRecord {
         let (file, offset) = self.index.records[index as usize];
         let record = self.read(file, offset)?;
         let at = file as usize;
-        let origin = Origin { source: self.index.names[at].clone(), index: index - self.index.starts[at] };
+        let origin =
+            SampleOrigin { source: self.index.names[at].clone(), index: index - self.index.starts[at] };
         Ok(Sample::from_parts(vec![("record".into(), HostArray::from(record))], Some(origin)))
     }
 }
@@ -269,7 +278,7 @@ impl Access for AnyRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::tfrecord::Writer;
+    use crate::format::tfrecord::TfRecordWriter;
     use crate::stage::test::resumes;
 
     /// Three files of 7 records, record `i` holding the byte `i` ten times; the second gzip.
@@ -278,8 +287,8 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let paths: Vec<PathBuf> = (0..3).map(|i| dir.join(format!("{i}.tfrecord"))).collect();
         for (f, path) in paths.iter().enumerate() {
-            let kind = if f == 1 && gzip { Compression::Gzip } else { Compression::None };
-            let mut w = Writer::create(path, kind).unwrap();
+            let kind = if f == 1 && gzip { TfRecordCompression::Gzip } else { TfRecordCompression::None };
+            let mut w = TfRecordWriter::create(path, kind).unwrap();
             (0..7).for_each(|i| w.write(&[7 * f as u8 + i; 10]).unwrap());
             w.finish().unwrap();
         }
@@ -303,7 +312,7 @@ mod tests {
     #[test]
     fn random_access_shuffles_everything_without_a_buffer() {
         let (dir, paths) = files("any", false);
-        let options = TfRecord { random_access: true, ..TfRecord::default() };
+        let options = TfRecordOptions { random_access: true, ..TfRecordOptions::default() };
         let d = Dataset::tfrecord_with(&paths, options.clone());
         assert_eq!((firsts(&d), d.cardinality()), ((0..21).collect(), Cardinality::Finite(21)));
         let all = d.shuffle(21, 1);
@@ -316,7 +325,7 @@ mod tests {
         std::fs::write(&paths[2], bytes).unwrap();
         let damaged: Vec<bool> = d.iter().map(|s| s.is_err()).collect();
         assert_eq!(damaged.iter().position(|&e| e), Some(14));
-        let skip = TfRecord { on_corrupt: OnCorrupt::Skip { quota: 1 }, ..options };
+        let skip = TfRecordOptions { on_corrupt: OnCorrupt::Skip { quota: 1 }, ..options };
         assert!(Dataset::tfrecord_with(&paths, skip).iter().next().unwrap().is_err());
         std::fs::remove_dir_all(&dir).unwrap();
     }
@@ -330,7 +339,8 @@ mod tests {
             std::fs::write(path, bytes).unwrap();
         }
         let with = |quota| {
-            let options = TfRecord { on_corrupt: OnCorrupt::Skip { quota }, ..TfRecord::default() };
+            let options =
+                TfRecordOptions { on_corrupt: OnCorrupt::Skip { quota }, ..TfRecordOptions::default() };
             Dataset::tfrecord_with(&paths, options)
         };
         assert_eq!(firsts(&with(2)).len(), 19);

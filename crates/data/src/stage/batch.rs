@@ -2,8 +2,8 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    Access, Ahead, Batching, Cardinality, Cursor, IteratorState, Node, Owner, Run, Stack, Stage, access,
-    at_batch, open, stack_all,
+    BatchBuilder, Batching, Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun,
+    PrefetchBuilder, RandomAccess, StageId, StageNode, access, at_batch, open, stack_all,
 };
 use crate::sample::{ElementSpec, Sample};
 use std::ops::Range;
@@ -26,23 +26,23 @@ impl Dataset {
     /// assert_eq!(batch.get("value")?.to_f32s(), [0.0, 0.0, 2.0, 3.0]);
     /// # Ok::<(), systole_base::Error>(())
     /// ```
-    pub fn batch_share(&self, n: usize, share: Option<Share>) -> Dataset {
+    pub fn batch_share(&self, n: usize, share: Option<BatchShare>) -> Dataset {
         let batching = Batching { size: n, drop_remainder: false };
-        self.then(|up| Batch { up, batching, share })
+        self.then(|up| BatchStage { up, batching, share })
     }
 
     /// `name: T[…] → name: T[n, …]`; elements that do not fill a batch are dropped.
     pub fn batch_drop_remainder(&self, n: usize) -> Dataset {
         let batching = Batching { size: n, drop_remainder: true };
-        self.then(|up| Batch { up, batching, share: None })
+        self.then(|up| BatchStage { up, batching, share: None })
     }
 }
 
-pub(crate) struct Batch {
-    pub up: Node,
+pub(crate) struct BatchStage {
+    pub up: StageNode,
     pub batching: Batching,
     /// Which rows are wanted; the others may be anything.
-    pub share: Option<Share>,
+    pub share: Option<BatchShare>,
 }
 
 /// Of each batch that divides into `of` equal parts, some parts: what one of several hosts needs of it.
@@ -54,14 +54,14 @@ pub(crate) struct Batch {
 /// assert_eq!(half.rows(7), 0..7); // what does not divide is everybody's
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct BatchShare {
     /// The parts, from 0.
     pub parts: Range<usize>,
     /// How many parts there are.
     pub of: usize,
 }
 
-impl Share {
+impl BatchShare {
     /// The rows of a batch of `size`.
     pub fn rows(&self, size: usize) -> Range<usize> {
         let fits = self.parts.start < self.parts.end && self.parts.end <= self.of;
@@ -73,13 +73,13 @@ impl Share {
     }
 }
 
-impl Stage for Batch {
+impl DatasetStage for BatchStage {
     fn label(&self) -> String {
         let name = if self.batching.drop_remainder { "batch_drop_remainder" } else { "batch" };
         format!("{name}({})", self.batching.size)
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -87,28 +87,33 @@ impl Stage for Batch {
         self.up.cardinality().map(|n| self.batching.batches(n))
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         self.batching.check(|| self.name())?;
         let Some(up) = access(&self.up, run)? else { return Ok(None) };
         let len = up.len().map(|n| self.batching.batches(n));
-        Ok(Some(Box::new(Gathered { up, size: self.batching.size as u64, len, share: self.share.clone() })))
+        Ok(Some(Box::new(BatchAccess {
+            up,
+            size: self.batching.size as u64,
+            len,
+            share: self.share.clone(),
+        })))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         self.batching.check(|| self.name())?;
         if let Some((up, f, threads)) = self.up.mapped()
             && self.is_ahead(run)
         {
             // The threads of the map put the batches together too: an element never leaves its core's cache.
-            let ahead = Ahead::new(Owner::of(self), run, threads, None);
-            let (up, map) = (open(&up, run)?, run.watch().id(Owner::of(&*self.up).address));
+            let ahead = PrefetchBuilder::new(StageId::of(self), run, threads, None);
+            let (up, map) = (open(&up, run)?, run.watch().id(StageId::of(&*self.up).address));
             return Ok(Box::new(ahead.over_batches(up, (f, map), self.batching)));
         }
         let up = open(&self.up, run)?;
-        Ok(Box::new(Collected { up, batching: self.batching, at: 0 }))
+        Ok(Box::new(BatchCursor { up, batching: self.batching, at: 0 }))
     }
 
-    fn is_ahead(&self, run: &Run) -> bool {
+    fn is_ahead(&self, run: &PipelineRun) -> bool {
         self.up.mapped().is_some() && run.has_threads() && run.is_deterministic()
     }
 
@@ -124,14 +129,14 @@ impl Stage for Batch {
     }
 }
 
-struct Gathered {
-    up: Box<dyn Access>,
+struct BatchAccess {
+    up: Box<dyn RandomAccess>,
     size: u64,
     len: Option<u64>,
-    share: Option<Share>,
+    share: Option<BatchShare>,
 }
 
-impl Access for Gathered {
+impl RandomAccess for BatchAccess {
     fn len(&self) -> Option<u64> {
         self.len
     }
@@ -144,7 +149,7 @@ impl Access for Gathered {
         let up = &mut self.up;
         let mut gather = || {
             let at = |i: usize| start.saturating_add(i as u64);
-            let mut stack = Stack::new(up.get(at(wanted.start))?, count as usize, wanted.start)?;
+            let mut stack = BatchBuilder::new(up.get(at(wanted.start))?, count as usize, wanted.start)?;
             for i in wanted.start + 1..wanted.end {
                 stack.push(up.get(at(i))?)?;
             }
@@ -155,13 +160,13 @@ impl Access for Gathered {
     }
 }
 
-struct Collected {
-    up: Box<dyn Cursor>,
+struct BatchCursor {
+    up: Box<dyn ElementCursor>,
     batching: Batching,
     at: u64,
 }
 
-impl Cursor for Collected {
+impl ElementCursor for BatchCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         let items = self.batching.next(&mut *self.up)?;
         self.at += 1;

@@ -5,7 +5,9 @@
 //! stream the elements are kept once somebody has walked to its end.
 
 use crate::Dataset;
-use crate::pipeline::{Access, Cursor, IteratorState, Node, Run, Stage, access, open, replay};
+use crate::pipeline::{
+    DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access, open, replay,
+};
 use crate::sample::{ElementSpec, Sample};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -14,44 +16,44 @@ use systole_base::Result;
 impl Dataset {
     /// Keeps the elements of the first epoch in memory and yields them in every epoch.
     pub fn cache(&self) -> Dataset {
-        self.then(Cache::new)
+        self.then(CacheStage::new)
     }
 }
 
-type Slots = Arc<RwLock<HashMap<u64, Sample>>>;
+type CacheSlots = Arc<RwLock<HashMap<u64, Sample>>>;
 
-pub(crate) struct Cache {
-    up: Node,
-    slots: Slots,
+pub(crate) struct CacheStage {
+    up: StageNode,
+    slots: CacheSlots,
     walked: Arc<OnceLock<Vec<Sample>>>,
 }
 
-impl Cache {
-    pub fn new(up: Node) -> Cache {
-        Cache { up, slots: Arc::default(), walked: Arc::default() }
+impl CacheStage {
+    pub fn new(up: StageNode) -> CacheStage {
+        CacheStage { up, slots: Arc::default(), walked: Arc::default() }
     }
 }
 
-impl Stage for Cache {
+impl DatasetStage for CacheStage {
     fn label(&self) -> String {
         "cache".into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         let Some(up) = access(&self.up, &run.at_epoch(0))? else { return Ok(None) };
-        Ok(Some(Box::new(Kept { up, slots: self.slots.clone() })))
+        Ok(Some(Box::new(CacheAccess { up, slots: self.slots.clone() })))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         if self.walked.get().is_some() {
-            return Ok(Box::new(Replay { kept: self.walked.clone(), at: 0 }));
+            return Ok(Box::new(CacheReplayCursor { kept: self.walked.clone(), at: 0 }));
         }
         let up = open(&self.up, &run.at_epoch(0))?;
-        Ok(Box::new(Recording { up, kept: self.walked.clone(), seen: Some(Vec::new()), at: 0 }))
+        Ok(Box::new(CacheRecordingCursor { up, kept: self.walked.clone(), seen: Some(Vec::new()), at: 0 }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -68,7 +70,7 @@ impl Stage for Cache {
 }
 
 /// The warnings of a chain, and one more where a stage that keeps elements keeps random ones.
-pub(crate) fn frozen_chance(up: &Node, keeper: &str) -> Vec<String> {
+pub(crate) fn frozen_chance(up: &StageNode, keeper: &str) -> Vec<String> {
     let mut warnings = up.warnings();
     if up.is_random() {
         warnings.push(format!(
@@ -80,12 +82,12 @@ pub(crate) fn frozen_chance(up: &Node, keeper: &str) -> Vec<String> {
     warnings
 }
 
-struct Kept {
-    up: Box<dyn Access>,
-    slots: Slots,
+struct CacheAccess {
+    up: Box<dyn RandomAccess>,
+    slots: CacheSlots,
 }
 
-impl Access for Kept {
+impl RandomAccess for CacheAccess {
     fn len(&self) -> Option<u64> {
         self.up.len()
     }
@@ -101,15 +103,15 @@ impl Access for Kept {
     }
 }
 
-struct Recording {
-    up: Box<dyn Cursor>,
+struct CacheRecordingCursor {
+    up: Box<dyn ElementCursor>,
     kept: Arc<OnceLock<Vec<Sample>>>,
     /// `None` once an element failed: an incomplete epoch must not be taken for the whole.
     seen: Option<Vec<Sample>>,
     at: u64,
 }
 
-impl Cursor for Recording {
+impl ElementCursor for CacheRecordingCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         let item = self.up.next();
         self.at += item.is_some() as u64;
@@ -151,12 +153,12 @@ impl Cursor for Recording {
     }
 }
 
-struct Replay {
+struct CacheReplayCursor {
     kept: Arc<OnceLock<Vec<Sample>>>,
     at: usize,
 }
 
-impl Cursor for Replay {
+impl ElementCursor for CacheReplayCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         let sample = self.kept.get()?.get(self.at)?.clone();
         self.at += 1;

@@ -1,9 +1,10 @@
 //! `group_by_window` and `bucket_by_sequence_length`: elements gathered by a key and handed out as groups.
 
-use super::padded_batch::{Padding, padded_stack};
+use super::padded_batch::{PaddingOptions, padded_stack};
 use crate::Dataset;
 use crate::pipeline::{
-    Cardinality, Cursor, HeldElements, IteratorState, Node, Run, Stage, foreign, open, stack_all,
+    Cardinality, DatasetStage, ElementCursor, HeldElements, IteratorState, PipelineRun, StageNode, foreign,
+    open, stack_all,
 };
 use crate::sample::Sample;
 use std::collections::BTreeMap;
@@ -11,21 +12,21 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result};
 
-type Key = Arc<dyn Fn(&Sample) -> i64 + Send + Sync>;
-type Size = Arc<dyn Fn(i64) -> usize + Send + Sync>;
+type GroupKeyFn = Arc<dyn Fn(&Sample) -> i64 + Send + Sync>;
+type GroupSizeFn = Arc<dyn Fn(i64) -> usize + Send + Sync>;
 /// Key, elements, whether the group is whole → the element; `None`: it is left out.
-type Finish = Arc<dyn Fn(i64, Vec<Sample>, bool) -> Result<Option<Sample>> + Send + Sync>;
+type FinishGroupFn = Arc<dyn Fn(i64, Vec<Sample>, bool) -> Result<Option<Sample>> + Send + Sync>;
 
 /// Options of [`Dataset::bucket_by_sequence_length_with`].
 #[derive(Clone, Debug, Default)]
-pub struct Bucketing {
+pub struct BucketOptions {
     /// Pads to the longest length of the bucket instead of the longest of the batch: few different shapes, which is
     /// what compiled programs want. Elements of the last, open bucket are then an error.
     pub pad_to_bucket_boundary: bool,
     /// Leaves out batches that the end of the data cuts short.
     pub drop_remainder: bool,
     /// What the padding holds.
-    pub padding: Padding,
+    pub padding: PaddingOptions,
 }
 
 impl Dataset {
@@ -49,7 +50,7 @@ impl Dataset {
         boundaries: &[usize],
         batch_sizes: &[usize],
     ) -> Dataset {
-        self.bucket_by_sequence_length_with(length, boundaries, batch_sizes, Bucketing::default())
+        self.bucket_by_sequence_length_with(length, boundaries, batch_sizes, BucketOptions::default())
     }
 
     /// [`Dataset::bucket_by_sequence_length`] with every option.
@@ -58,7 +59,7 @@ impl Dataset {
         length: impl Fn(&Sample) -> usize + Send + Sync + 'static,
         boundaries: &[usize],
         batch_sizes: &[usize],
-        options: Bucketing,
+        options: BucketOptions,
     ) -> Dataset {
         let (bounds, sizes) = (boundaries.to_vec(), batch_sizes.to_vec());
         // A group of 0 elements is refused when the run starts.
@@ -80,8 +81,14 @@ impl Dataset {
         self.grouped("bucket_by_sequence_length", Arc::new(key), Arc::new(size), Arc::new(finish))
     }
 
-    fn grouped(&self, label: &'static str, key: Key, size: Size, finish: Finish) -> Dataset {
-        self.then(|up| Group { up, label, key, size, finish })
+    fn grouped(
+        &self,
+        label: &'static str,
+        key: GroupKeyFn,
+        size: GroupSizeFn,
+        finish: FinishGroupFn,
+    ) -> Dataset {
+        self.then(|up| GroupStage { up, label, key, size, finish })
     }
 }
 
@@ -91,20 +98,20 @@ fn too_long() -> Error {
         .hint("add a boundary, or filter such elements out")
 }
 
-struct Group {
-    up: Node,
+struct GroupStage {
+    up: StageNode,
     label: &'static str,
-    key: Key,
-    size: Size,
-    finish: Finish,
+    key: GroupKeyFn,
+    size: GroupSizeFn,
+    finish: FinishGroupFn,
 }
 
-impl Stage for Group {
+impl DatasetStage for GroupStage {
     fn label(&self) -> String {
         self.label.into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -112,14 +119,14 @@ impl Stage for Group {
         self.up.cardinality().unknown_unless_empty()
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         if (self.size)(0) == 0 {
             return Err(Error::new(ErrorKind::Config, "the groups have no size")
                 .at(self.label())
                 .because("a window size of 0, or not one batch size more than rising boundaries")
                 .hint("for n boundaries give n + 1 batch sizes of at least 1"));
         }
-        Ok(Box::new(Gathering {
+        Ok(Box::new(GroupCursor {
             up: HeldElements::new(open(&self.up, run)?),
             key: self.key.clone(),
             size: self.size.clone(),
@@ -129,15 +136,15 @@ impl Stage for Group {
     }
 }
 
-struct Gathering {
+struct GroupCursor {
     up: HeldElements,
-    key: Key,
-    size: Size,
-    finish: Finish,
+    key: GroupKeyFn,
+    size: GroupSizeFn,
+    finish: FinishGroupFn,
     groups: BTreeMap<i64, Vec<(u64, Sample)>>,
 }
 
-impl Gathering {
+impl GroupCursor {
     /// Puts an element into its group; the group where it is whole now.
     fn put(&mut self, seq: u64, sample: Sample) -> Option<(i64, Vec<Sample>)> {
         let key = (self.key)(&sample);
@@ -157,7 +164,7 @@ impl Gathering {
     }
 }
 
-impl Cursor for Gathering {
+impl ElementCursor for GroupCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             let groups = &self.groups;
@@ -253,9 +260,9 @@ mod tests {
         resumes(&d);
         resumes(&d.repeat_n(2));
         let with = |d: &Dataset, o| shape(&d.bucket_by_sequence_length_with(length, &[4, 8], &[2, 3, 2], o));
-        let dropped = Bucketing { drop_remainder: true, ..Bucketing::default() };
+        let dropped = BucketOptions { drop_remainder: true, ..BucketOptions::default() };
         assert_eq!(with(&sequences(99), dropped), expected(&whole[..4]));
-        let bound = Bucketing { pad_to_bucket_boundary: true, ..Bucketing::default() };
+        let bound = BucketOptions { pad_to_bucket_boundary: true, ..BucketOptions::default() };
         let padded: [(&str, &[i64]); 4] =
             [("2, 3", &[0, 2]), ("3, 7", &[1, 6, 7]), ("2, 3", &[4, 10]), ("1, 7", &[8])];
         assert_eq!(with(&sequences(7), bound), expected(&padded));

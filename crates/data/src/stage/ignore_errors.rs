@@ -1,12 +1,14 @@
 //! `ignore_errors`: leaves out elements that are errors, up to a number of them.
 
 use crate::Dataset;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, first_spec, open};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, first_spec, open,
+};
 use crate::sample::{ElementSpec, Sample};
 use std::sync::Arc;
 use systole_base::{Error, Result};
 
-type Tell = Arc<dyn Fn(&Error) + Send + Sync>;
+type ErrorCallback = Arc<dyn Fn(&Error) + Send + Sync>;
 
 impl Dataset {
     /// Leaves out elements that are errors, up to `quota` of them in an epoch; the next one is handed out. A quota of
@@ -17,17 +19,17 @@ impl Dataset {
 
     /// [`Dataset::ignore_errors`], telling each error to a function (for a log, a count).
     pub fn ignore_errors_with(&self, quota: u64, tell: impl Fn(&Error) + Send + Sync + 'static) -> Dataset {
-        self.then(|up| IgnoreErrors { up, quota, tell: Arc::new(tell) })
+        self.then(|up| IgnoreErrorsStage { up, quota, tell: Arc::new(tell) })
     }
 }
 
-struct IgnoreErrors {
-    up: Node,
+struct IgnoreErrorsStage {
+    up: StageNode,
     quota: u64,
-    tell: Tell,
+    tell: ErrorCallback,
 }
 
-impl Stage for IgnoreErrors {
+impl DatasetStage for IgnoreErrorsStage {
     fn label(&self) -> String {
         match self.quota {
             u64::MAX => "ignore_errors".into(),
@@ -35,7 +37,7 @@ impl Stage for IgnoreErrors {
         }
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -43,8 +45,8 @@ impl Stage for IgnoreErrors {
         self.up.cardinality().unknown_unless_empty()
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Tolerant {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(IgnoreErrorsCursor {
             up: open(&self.up, run)?,
             quota: self.quota,
             tell: self.tell.clone(),
@@ -53,18 +55,18 @@ impl Stage for IgnoreErrors {
     }
 
     fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec().or_else(|_| first_spec(self, &Run::inspecting()))
+        self.up.spec().or_else(|_| first_spec(self, &PipelineRun::inspecting()))
     }
 }
 
-struct Tolerant {
-    up: Box<dyn Cursor>,
+struct IgnoreErrorsCursor {
+    up: Box<dyn ElementCursor>,
     quota: u64,
-    tell: Tell,
+    tell: ErrorCallback,
     left_out: u64,
 }
 
-impl Cursor for Tolerant {
+impl ElementCursor for IgnoreErrorsCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             match self.up.next()? {

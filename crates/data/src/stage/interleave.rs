@@ -5,8 +5,8 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    Ahead, Cardinality, Cursor, Inline, IteratorState, Node, Owner, Run, Stage, Threads, Walk, access,
-    foreign, open, prefetch_access,
+    AccessCursor, Cardinality, DatasetStage, ElementCursor, InlinePrefetch, IteratorState, PipelineRun,
+    PrefetchBuilder, StageId, StageNode, ThreadCount, access, foreign, open, prefetch_access,
 };
 use crate::sample::Sample;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl IntoDataset for Result<Dataset> {
     }
 }
 
-type Inner = Arc<dyn Fn(Sample) -> Result<Dataset> + Send + Sync>;
+type InnerDatasetFn = Arc<dyn Fn(Sample) -> Result<Dataset> + Send + Sync>;
 
 impl Dataset {
     /// The elements of the dataset that `f` makes of each element, one dataset after the other.
@@ -58,7 +58,7 @@ impl Dataset {
         block_length: usize,
         threads: usize,
     ) -> Dataset {
-        self.interleaved(f, cycle_length, block_length, Some(Threads::of(threads)))
+        self.interleaved(f, cycle_length, block_length, Some(ThreadCount::of(threads)))
     }
 
     fn interleaved<R: IntoDataset>(
@@ -66,34 +66,34 @@ impl Dataset {
         f: impl Fn(Sample) -> R + Send + Sync + 'static,
         cycle: usize,
         block: usize,
-        threads: Option<Threads>,
+        threads: Option<ThreadCount>,
     ) -> Dataset {
-        let f: Inner = Arc::new(move |s| f(s).into_dataset());
-        self.then(|up| Interleave { up, f, cycle, block, threads })
+        let f: InnerDatasetFn = Arc::new(move |s| f(s).into_dataset());
+        self.then(|up| InterleaveStage { up, f, cycle, block, threads })
     }
 }
 
-struct Interleave {
-    up: Node,
-    f: Inner,
+struct InterleaveStage {
+    up: StageNode,
+    f: InnerDatasetFn,
     cycle: usize,
     block: usize,
-    threads: Option<Threads>,
+    threads: Option<ThreadCount>,
 }
 
-impl Stage for Interleave {
+impl DatasetStage for InterleaveStage {
     fn label(&self) -> String {
         match (self.cycle, self.threads) {
             (1, None) => "flat_map".into(),
             (_, None) => format!("interleave({}, {})", self.cycle, self.block),
-            (_, Some(Threads::Fixed(n))) => {
+            (_, Some(ThreadCount::Fixed(n))) => {
                 format!("interleave({}, {}, {n} threads)", self.cycle, self.block)
             }
-            (_, Some(Threads::Auto)) => format!("interleave({}, {}, AUTOTUNE)", self.cycle, self.block),
+            (_, Some(ThreadCount::Auto)) => format!("interleave({}, {}, AUTOTUNE)", self.cycle, self.block),
         }
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -101,7 +101,7 @@ impl Stage for Interleave {
         self.up.cardinality().unknown_unless_empty()
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         // A cycle of AUTOTUNE would make the order depend on the machine.
         if self.cycle == 0 || self.block == 0 || self.cycle == crate::AUTOTUNE {
             return Err(Error::new(ErrorKind::Config, "interleave needs a cycle and a block of at least 1")
@@ -110,13 +110,18 @@ impl Stage for Interleave {
         }
         let ahead = match self.threads {
             None => 0,
-            Some(Threads::Fixed(n)) => n,
-            Some(Threads::Auto) => run.tuner().cores(),
+            Some(ThreadCount::Fixed(n)) => n,
+            Some(ThreadCount::Auto) => run.tuner().cores(),
         };
-        Ok(Box::new(Mixed {
+        Ok(Box::new(InterleaveCursor {
             up: open(&self.up, run)?,
             node: self.up.clone(),
-            opener: Opener { f: self.f.clone(), run: run.clone(), owner: Owner::of(self), block: self.block },
+            opener: InnerDatasetOpener {
+                f: self.f.clone(),
+                run: run.clone(),
+                owner: StageId::of(self),
+                block: self.block,
+            },
             ahead: if self.threads.is_some() { Some(ahead) } else { None },
             slots: (0..self.cycle).map(|_| None).collect(),
             at: 0,
@@ -127,53 +132,54 @@ impl Stage for Interleave {
 }
 
 /// Opens the dataset of an element.
-struct Opener {
-    f: Inner,
-    run: Run,
-    owner: Owner,
+struct InnerDatasetOpener {
+    f: InnerDatasetFn,
+    run: PipelineRun,
+    owner: StageId,
     block: usize,
 }
 
-impl Opener {
+impl InnerDatasetOpener {
     /// `ahead`: read by a thread. The states are the same with and without one.
-    fn open(&self, element: Result<Sample>, ahead: Option<bool>) -> Result<Box<dyn Cursor>> {
+    fn open(&self, element: Result<Sample>, ahead: Option<bool>) -> Result<Box<dyn ElementCursor>> {
         let node = (self.f)(element?)?.into_node();
         let Some(ahead) = ahead else { return open(&node, &self.run) };
-        let owner = Owner { address: self.owner.address, label: self.owner.label.clone() };
+        let owner = StageId { address: self.owner.address, label: self.owner.label.clone() };
         let threads = ahead && self.run.has_threads();
-        let ahead = || Ahead::new(owner, &self.run, Threads::Fixed(1), Some(2 * self.block.max(16)));
+        let ahead =
+            || PrefetchBuilder::new(owner, &self.run, ThreadCount::Fixed(1), Some(2 * self.block.max(16)));
         Ok(match access(&node, &self.run)? {
             Some(first) if threads => Box::new(prefetch_access(&node, &self.run, ahead(), first)),
-            Some(first) => Box::new(Walk { access: first, at: 0 }),
+            Some(first) => Box::new(AccessCursor { access: first, at: 0 }),
             None if threads => {
                 let up = node.stream(&self.run)?;
                 Box::new(ahead().over_cursor(up, None))
             }
-            None => Box::new(Inline { up: node.stream(&self.run)?, f: None }),
+            None => Box::new(InlinePrefetch { up: node.stream(&self.run)?, f: None }),
         })
     }
 }
 
 /// An open inner dataset, and the state before the element that it was made of.
-struct Slot {
+struct InterleaveSlot {
     before: IteratorState,
-    cursor: Box<dyn Cursor>,
+    cursor: Box<dyn ElementCursor>,
 }
 
-struct Mixed {
-    up: Box<dyn Cursor>,
-    node: Node,
-    opener: Opener,
+struct InterleaveCursor {
+    up: Box<dyn ElementCursor>,
+    node: StageNode,
+    opener: InnerDatasetOpener,
     /// How many of the slots are read ahead; `None`: threads were not asked for.
     ahead: Option<usize>,
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<InterleaveSlot>>,
     /// The slot whose turn it is, and how many elements it has given in this turn.
     at: usize,
     given: usize,
     ended: bool,
 }
 
-impl Mixed {
+impl InterleaveCursor {
     fn next_slot(&mut self) {
         self.at = (self.at + 1) % self.slots.len();
         self.given = 0;
@@ -192,7 +198,7 @@ impl Mixed {
         };
         let opened = self.opener.open(element, self.is_ahead(self.at));
         match opened {
-            Ok(cursor) => self.slots[self.at] = Some(Slot { before, cursor }),
+            Ok(cursor) => self.slots[self.at] = Some(InterleaveSlot { before, cursor }),
             Err(e) => {
                 self.next_slot();
                 return Err(e);
@@ -207,12 +213,13 @@ impl Mixed {
         let element = up.next().ok_or_else(foreign)?;
         let mut cursor = self.opener.open(element, self.is_ahead(slot))?;
         cursor.restore(inside)?;
-        *self.slots.get_mut(slot).ok_or_else(foreign)? = Some(Slot { before: before.clone(), cursor });
+        *self.slots.get_mut(slot).ok_or_else(foreign)? =
+            Some(InterleaveSlot { before: before.clone(), cursor });
         Ok(())
     }
 }
 
-impl Cursor for Mixed {
+impl ElementCursor for InterleaveCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             let Some(slot) = &mut self.slots[self.at] else {

@@ -30,13 +30,15 @@ pub(crate) mod window;
 pub(crate) mod with_options;
 pub(crate) mod zip;
 
-pub use crate::pipeline::{Access, Cursor, MapFn, Node, Stage, Threads, access, open};
+pub use crate::pipeline::{
+    DatasetStage, ElementCursor, MapFn, RandomAccess, StageNode, ThreadCount, access, open,
+};
 
 #[cfg(test)]
 pub(crate) mod test {
     //! What the tests of all stages share.
 
-    use crate::{Cardinality, Dataset, HostArray, Position, Sample};
+    use crate::{Cardinality, Dataset, HostArray, PipelinePosition, Sample};
     use systole_base::{DType, Literal};
 
     /// `x: i32[]` = 0 … n-1, with random access.
@@ -82,11 +84,11 @@ pub(crate) mod test {
             }
             let mut iter = d.iter_epoch(epoch);
             for taken in 0..=whole.len() {
-                let position: Position = iter.position().to_string().parse().unwrap();
+                let position: PipelinePosition = iter.position().to_string().parse().unwrap();
                 assert_eq!((position.epoch, position.taken), (epoch, taken as u64));
                 let rest = shown(d.iter_at(&position), limit - taken);
                 assert_eq!(rest, whole[taken..], "{d:?} at {position}");
-                let counted = Position::new(epoch, taken as u64);
+                let counted = PipelinePosition::new(epoch, taken as u64);
                 let rest = shown(d.iter_at(&counted), limit - taken);
                 assert_eq!(rest, whole[taken..], "{d:?} at {counted}");
                 iter.next();

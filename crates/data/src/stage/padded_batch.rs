@@ -1,7 +1,9 @@
 //! `padded_batch`: elements of different sizes, padded to one size and stacked.
 
 use crate::host_array::zeros;
-use crate::pipeline::{Batching, Cardinality, Cursor, IteratorState, Node, Run, Stage, open};
+use crate::pipeline::{
+    Batching, Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open,
+};
 use crate::sample::Sample;
 use crate::{Dataset, HostArray};
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use systole_base::{Error, ErrorKind, Literal, Result, Scalar, TensorType};
 
 /// What elements are padded to, and with what.
 #[derive(Clone, Debug, Default)]
-pub struct Padding {
+pub struct PaddingOptions {
     /// For a field its size in each dimension; `None`: the largest in the batch. Fields that are not named: the
     /// largest everywhere.
     pub shapes: Vec<(Arc<str>, Vec<Option<usize>>)>,
@@ -19,15 +21,15 @@ pub struct Padding {
     pub(crate) first: Option<usize>,
 }
 
-impl Padding {
+impl PaddingOptions {
     /// With a field's size in each dimension; `None`: the largest in the batch.
-    pub fn shape(mut self, field: &str, sizes: impl Into<Vec<Option<usize>>>) -> Padding {
+    pub fn shape(mut self, field: &str, sizes: impl Into<Vec<Option<usize>>>) -> PaddingOptions {
         self.shapes.push((field.into(), sizes.into()));
         self
     }
 
     /// With a field's value of the padding.
-    pub fn value(mut self, field: &str, value: f64) -> Padding {
+    pub fn value(mut self, field: &str, value: f64) -> PaddingOptions {
         self.values.push((field.into(), value));
         self
     }
@@ -36,28 +38,28 @@ impl Padding {
 impl Dataset {
     /// `name: T[len, …] → name: T[n, longest, …]`: padded with zeros at the ends; the last batch may be smaller.
     pub fn padded_batch(&self, n: usize) -> Dataset {
-        self.padded_batch_with(n, Padding::default(), false)
+        self.padded_batch_with(n, PaddingOptions::default(), false)
     }
 
     /// [`Dataset::padded_batch`] with every option.
-    pub fn padded_batch_with(&self, n: usize, padding: Padding, drop_remainder: bool) -> Dataset {
+    pub fn padded_batch_with(&self, n: usize, padding: PaddingOptions, drop_remainder: bool) -> Dataset {
         let batching = Batching { size: n, drop_remainder };
-        self.then(|up| PaddedBatch { up, batching, padding: Arc::new(padding) })
+        self.then(|up| PaddedBatchStage { up, batching, padding: Arc::new(padding) })
     }
 }
 
-struct PaddedBatch {
-    up: Node,
+struct PaddedBatchStage {
+    up: StageNode,
     batching: Batching,
-    padding: Arc<Padding>,
+    padding: Arc<PaddingOptions>,
 }
 
-impl Stage for PaddedBatch {
+impl DatasetStage for PaddedBatchStage {
     fn label(&self) -> String {
         format!("padded_batch({})", self.batching.size)
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -65,20 +67,20 @@ impl Stage for PaddedBatch {
         self.up.cardinality().map(|n| self.batching.batches(n))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         self.batching.check(|| self.name())?;
         let up = open(&self.up, run)?;
-        Ok(Box::new(Padded { up, batching: self.batching, padding: self.padding.clone() }))
+        Ok(Box::new(PaddedBatchCursor { up, batching: self.batching, padding: self.padding.clone() }))
     }
 }
 
-struct Padded {
-    up: Box<dyn Cursor>,
+struct PaddedBatchCursor {
+    up: Box<dyn ElementCursor>,
     batching: Batching,
-    padding: Arc<Padding>,
+    padding: Arc<PaddingOptions>,
 }
 
-impl Cursor for Padded {
+impl ElementCursor for PaddedBatchCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         let items = self.batching.next(&mut *self.up)?.into_iter().collect::<Result<Vec<_>>>();
         Some(items.and_then(|items| padded_stack(items, &self.padding)))
@@ -98,7 +100,7 @@ impl Cursor for Padded {
 }
 
 /// Samples of the same fields → one with every field padded to one size and stacked.
-pub(crate) fn padded_stack(items: Vec<Sample>, padding: &Padding) -> Result<Sample> {
+pub(crate) fn padded_stack(items: Vec<Sample>, padding: &PaddingOptions) -> Result<Sample> {
     let items = items.into_iter().map(Sample::check).collect::<Result<Vec<_>>>()?;
     let Some(first) = items.first() else { return Ok(Sample::default()) };
     let mut fields = Vec::new();
@@ -110,7 +112,7 @@ pub(crate) fn padded_stack(items: Vec<Sample>, padding: &Padding) -> Result<Samp
     Ok(Sample::from_parts(fields, None))
 }
 
-fn pad_field(rows: &[&Literal], name: &str, padding: &Padding) -> Result<Literal> {
+fn pad_field(rows: &[&Literal], name: &str, padding: &PaddingOptions) -> Result<Literal> {
     let ty = rows[0].ty();
     if let Some(other) = rows.iter().find(|r| r.dtype() != ty.dtype || r.ty().rank() != ty.rank()) {
         return Err(Error::new(ErrorKind::Data, format!("{} and {ty} cannot be in one batch", other.ty()))
@@ -201,7 +203,7 @@ mod tests {
         assert_eq!(all[0], ("i32[2, 5]".into(), vec![0., 0., 0., 0., 0., 1., 1., 1., 1., 1.]));
         assert_eq!((all[1].0.as_str(), all[2].0.as_str()), ("i32[2, 9]", "i32[1, 2]"));
         resumes(&d);
-        let six = Padding::default().shape("x", [Some(6)]).value("x", -1.0);
+        let six = PaddingOptions::default().shape("x", [Some(6)]).value("x", -1.0);
         let d = sequences().take(3).padded_batch_with(2, six.clone(), false);
         assert_eq!(batches(&d)[0].1, [0., -1., -1., -1., -1., -1., 1., 1., 1., 1., 1., -1.]);
         assert_eq!(batches(&sequences().take(3).padded_batch_with(2, six.clone(), true)).len(), 1);
@@ -213,8 +215,9 @@ mod tests {
     fn higher_ranks_are_padded_at_every_end() {
         let a = Literal::from_slice([1, 2, 1], &[1u8, 2]).unwrap();
         let b = Literal::from_slice([2, 1, 1], &[3u8, 4]).unwrap();
-        let x = padded_stack(vec![Sample::new([("x", a)]), Sample::new([("x", b)])], &Padding::default())
-            .unwrap();
+        let x =
+            padded_stack(vec![Sample::new([("x", a)]), Sample::new([("x", b)])], &PaddingOptions::default())
+                .unwrap();
         let x = x.get("x").unwrap();
         assert_eq!(
             (x.ty().to_string().as_str(), x.bytes()),
@@ -224,6 +227,6 @@ mod tests {
             Sample::new([("x", Literal::from_slice([1], &[1u8]).unwrap())]),
             Sample::new([("x", Literal::from_slice([1], &[1i32]).unwrap())]),
         ];
-        assert!(padded_stack(mixed, &Padding::default()).is_err());
+        assert!(padded_stack(mixed, &PaddingOptions::default()).is_err());
     }
 }

@@ -8,7 +8,8 @@
 use crate::AUTOTUNE;
 use crate::Dataset;
 use crate::pipeline::{
-    Ahead, Cursor, Inline, Node, Owner, Run, Stage, Threads, access, open, prefetch_access, stream,
+    DatasetStage, ElementCursor, InlinePrefetch, PipelineRun, PrefetchBuilder, StageId, StageNode,
+    ThreadCount, access, open, prefetch_access, stream,
 };
 use crate::sample::ElementSpec;
 use systole_base::Result;
@@ -18,42 +19,42 @@ impl Dataset {
     ///
     /// The threads start with the first element and end soon after the iterator is dropped. `n = 0` does nothing.
     pub fn prefetch(&self, n: usize) -> Dataset {
-        self.then(|up| Prefetch { up, depth: n })
+        self.then(|up| PrefetchStage { up, depth: n })
     }
 }
 
-pub(crate) struct Prefetch {
-    pub up: Node,
+pub(crate) struct PrefetchStage {
+    pub up: StageNode,
     /// 0: nothing ahead; [`AUTOTUNE`]: tuned.
     pub depth: usize,
 }
 
-impl Stage for Prefetch {
+impl DatasetStage for PrefetchStage {
     fn label(&self) -> String {
         if self.depth == AUTOTUNE { "prefetch(AUTOTUNE)".into() } else { format!("prefetch({})", self.depth) }
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        let owner = Owner::of(self);
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        let owner = StageId::of(self);
         let ahead = Some(self.depth).filter(|&n| n != AUTOTUNE);
         let is_ahead = run.has_threads() && self.depth > 0;
         if let Some(first) = access(&self.up, run)? {
             if !is_ahead {
                 return open(&self.up, run);
             }
-            let threads = self.up.threads().unwrap_or(Threads::Fixed(1));
-            let ahead = Ahead::new(owner, run, threads, ahead);
+            let threads = self.up.threads().unwrap_or(ThreadCount::Fixed(1));
+            let ahead = PrefetchBuilder::new(owner, run, threads, ahead);
             return Ok(Box::new(prefetch_access(&self.up, run, ahead, first)));
         }
         let up = stream(&self.up, run)?;
         if !is_ahead || (self.depth == AUTOTUNE && self.up.is_ahead(run)) {
-            return Ok(Box::new(Inline { up, f: None }));
+            return Ok(Box::new(InlinePrefetch { up, f: None }));
         }
-        Ok(Box::new(Ahead::new(owner, run, Threads::Fixed(1), ahead).over_cursor(up, None)))
+        Ok(Box::new(PrefetchBuilder::new(owner, run, ThreadCount::Fixed(1), ahead).over_cursor(up, None)))
     }
 
     fn spec(&self) -> Result<ElementSpec> {

@@ -1,13 +1,15 @@
 //! `rejection_resample`: leaves out elements by chance so that the classes come as often as wanted.
 
 use crate::Dataset;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, foreign, open};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, foreign, open,
+};
 use crate::sample::{ElementSpec, Sample};
 use std::sync::Arc;
-use systole_base::rng::{Stream, hash_name, mix};
+use systole_base::rng::{RandomStream, hash_name, mix};
 use systole_base::{Error, ErrorKind, Result};
 
-type Class = Arc<dyn Fn(&Sample) -> Result<usize> + Send + Sync>;
+type ClassFn = Arc<dyn Fn(&Sample) -> Result<usize> + Send + Sync>;
 
 impl Dataset {
     /// Leaves out elements so that class `k` makes up `target[k]` of those that stay. `initial` says how often the
@@ -21,24 +23,24 @@ impl Dataset {
         seed: u64,
     ) -> Dataset {
         let (target, initial) = (target.to_vec(), initial.map(<[f64]>::to_vec));
-        self.then(|up| Resample { up, class: Arc::new(class), target, initial, seed })
+        self.then(|up| ResampleStage { up, class: Arc::new(class), target, initial, seed })
     }
 }
 
-struct Resample {
-    up: Node,
-    class: Class,
+struct ResampleStage {
+    up: StageNode,
+    class: ClassFn,
     target: Vec<f64>,
     initial: Option<Vec<f64>>,
     seed: u64,
 }
 
-impl Stage for Resample {
+impl DatasetStage for ResampleStage {
     fn label(&self) -> String {
         "rejection_resample".into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -46,7 +48,7 @@ impl Stage for Resample {
         self.up.cardinality().unknown_unless_empty()
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         let fits = self.initial.as_ref().is_none_or(|i| i.len() == self.target.len() && are_shares(i));
         if !are_shares(&self.target) || !fits {
             return Err(Error::new(ErrorKind::Config, "the shares of the classes do not fit")
@@ -54,7 +56,7 @@ impl Stage for Resample {
                 .because(format!("target {:?}, initial {:?}", self.target, self.initial))
                 .hint("give one share for each class, none negative, not all 0"));
         }
-        Ok(Box::new(Resampling {
+        Ok(Box::new(ResampleCursor {
             up: open(&self.up, run)?,
             class: self.class.clone(),
             target: self.target.clone(),
@@ -79,9 +81,9 @@ pub(super) fn are_shares(shares: &[f64]) -> bool {
     shares.iter().all(|s| *s >= 0.0 && s.is_finite()) && shares.iter().sum::<f64>() > 0.0
 }
 
-struct Resampling {
-    up: Box<dyn Cursor>,
-    class: Class,
+struct ResampleCursor {
+    up: Box<dyn ElementCursor>,
+    class: ClassFn,
     target: Vec<f64>,
     initial: Option<Vec<f64>>,
     draws: (u64, u64),
@@ -91,7 +93,7 @@ struct Resampling {
     taken: u64,
 }
 
-impl Resampling {
+impl ResampleCursor {
     /// Whether an element stays: in proportion to how much rarer its class is than wanted.
     fn stays(&mut self, sample: &Sample) -> Result<bool> {
         let class = (self.class)(sample)?;
@@ -110,12 +112,12 @@ impl Resampling {
             share => self.target[k] / share,
         };
         let most = (0..self.target.len()).map(lack).fold(0.0, f64::max);
-        let draw = Stream::new(self.draws.0, self.draws.1, self.taken - 1).uniform_f64();
+        let draw = RandomStream::new(self.draws.0, self.draws.1, self.taken - 1).uniform_f64();
         Ok(draw * most < lack(class))
     }
 }
 
-impl Cursor for Resampling {
+impl ElementCursor for ResampleCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             let item = self.up.next()?;

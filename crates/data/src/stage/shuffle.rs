@@ -7,11 +7,12 @@
 use crate::Dataset;
 use crate::mutex::lock;
 use crate::pipeline::{
-    Access, Budget, Cursor, HeldElements, IteratorState, Lease, Node, Run, Stage, access, foreign, open,
+    DatasetStage, ElementCursor, HeldElements, IteratorState, MemoryBudget, MemoryLease, PipelineRun,
+    RandomAccess, StageNode, access, foreign, open,
 };
 use crate::sample::{ElementSpec, Sample};
 use std::sync::{Arc, Mutex, Weak};
-use systole_base::rng::{Stream, hash_name};
+use systole_base::rng::{RandomStream, hash_name};
 use systole_base::{Error, ErrorKind, Result};
 
 impl Dataset {
@@ -21,18 +22,18 @@ impl Dataset {
     /// `buffer_size` at least the number of elements that is a uniform permutation. Over sources with random
     /// access no element is copied or computed early: only indices are shuffled.
     pub fn shuffle(&self, buffer_size: usize, seed: u64) -> Dataset {
-        self.shuffle_with(Shuffle { buffer_size, seed, reshuffle_each_iteration: true })
+        self.shuffle_with(ShuffleOptions { buffer_size, seed, reshuffle_each_iteration: true })
     }
 
     /// [`Dataset::shuffle`] with every option.
-    pub fn shuffle_with(&self, options: Shuffle) -> Dataset {
+    pub fn shuffle_with(&self, options: ShuffleOptions) -> Dataset {
         self.then(|up| ShuffleStage::new(up, options))
     }
 }
 
 /// Options of [`crate::Dataset::shuffle_with`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shuffle {
+pub struct ShuffleOptions {
     /// Elements to draw from at a time; at least the size of the dataset gives a uniform permutation.
     pub buffer_size: usize,
     /// Two shuffles with the same seed give the same order.
@@ -42,21 +43,21 @@ pub struct Shuffle {
 }
 
 pub(crate) struct ShuffleStage {
-    up: Node,
-    options: Shuffle,
+    up: StageNode,
+    options: ShuffleOptions,
     /// The orders in use, by epoch and length: threads of one run share them.
-    tables: Mutex<Vec<Table>>,
+    tables: Mutex<Vec<ShuffleOrder>>,
 }
 
 /// Epoch, length, order.
-type Table = (u64, u32, Weak<Vec<u32>>);
+type ShuffleOrder = (u64, u32, Weak<Vec<u32>>);
 
 impl ShuffleStage {
-    pub fn new(up: Node, options: Shuffle) -> ShuffleStage {
+    pub fn new(up: StageNode, options: ShuffleOptions) -> ShuffleStage {
         ShuffleStage { up, options, tables: Mutex::default() }
     }
 
-    fn draws(&self, epoch: u64) -> Result<Stream> {
+    fn draws(&self, epoch: u64) -> Result<RandomStream> {
         if self.options.buffer_size == 0 {
             return Err(Error::new(ErrorKind::Config, "shuffle with a buffer of 0 elements")
                 .at(self.name())
@@ -64,7 +65,7 @@ impl ShuffleStage {
                 .hint("use the number of elements for a full shuffle, or leave shuffle out"));
         }
         let epoch = if self.options.reshuffle_each_iteration { epoch } else { 0 };
-        Ok(Stream::new(self.options.seed, hash_name("shuffle"), epoch))
+        Ok(RandomStream::new(self.options.seed, hash_name("shuffle"), epoch))
     }
 
     fn table(&self, n: u32, epoch: u64) -> Result<Arc<Vec<u32>>> {
@@ -76,7 +77,7 @@ impl ShuffleStage {
             return Ok(table);
         }
         let mut indices = 0..n;
-        let mut buffer = Buffer::new(self.options.buffer_size, draws);
+        let mut buffer = ShuffleBuffer::new(self.options.buffer_size, draws);
         let next = || {
             while buffer.has_room() {
                 buffer.add(indices.next());
@@ -89,29 +90,29 @@ impl ShuffleStage {
     }
 }
 
-impl Stage for ShuffleStage {
+impl DatasetStage for ShuffleStage {
     fn label(&self) -> String {
         format!("shuffle({})", self.options.buffer_size)
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
-    fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
+    fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         self.draws(run.epoch())?;
         let Some(up) = access(&self.up, run)? else { return Ok(None) };
         // An endless source, or one whose table would not fit 32-bit indices, goes through the buffer.
         let Some(n) = up.len().and_then(|n| u32::try_from(n).ok()) else { return Ok(None) };
-        Ok(Some(Box::new(Ordered { up, order: self.table(n, run.epoch())? })))
+        Ok(Some(Box::new(ShuffleAccess { up, order: self.table(n, run.epoch())? })))
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        let buffer = Buffer::new(self.options.buffer_size, self.draws(run.epoch())?);
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        let buffer = ShuffleBuffer::new(self.options.buffer_size, self.draws(run.epoch())?);
         let up = HeldElements::new(open(&self.up, run)?);
         let budget = run.budget().clone();
         budget.enter();
-        Ok(Box::new(Buffered { up, buffer, lease: budget.insist(0), bytes: 0, budget }))
+        Ok(Box::new(ShuffleCursor { up, buffer, lease: budget.insist(0), bytes: 0, budget }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -125,16 +126,16 @@ impl Stage for ShuffleStage {
 }
 
 /// The algorithm: keep up to `size` items, hand out a random one, put the next of the source in its place.
-struct Buffer<T> {
+struct ShuffleBuffer<T> {
     items: Vec<T>,
     size: usize,
-    draws: Stream,
+    draws: RandomStream,
     ended: bool,
 }
 
-impl<T> Buffer<T> {
-    fn new(size: usize, draws: Stream) -> Buffer<T> {
-        Buffer { items: Vec::new(), size, draws, ended: false }
+impl<T> ShuffleBuffer<T> {
+    fn new(size: usize, draws: RandomStream) -> ShuffleBuffer<T> {
+        ShuffleBuffer { items: Vec::new(), size, draws, ended: false }
     }
 
     /// Whether an item of the source is to be added before the next draw.
@@ -158,12 +159,12 @@ impl<T> Buffer<T> {
     }
 }
 
-struct Ordered {
-    up: Box<dyn Access>,
+struct ShuffleAccess {
+    up: Box<dyn RandomAccess>,
     order: Arc<Vec<u32>>,
 }
 
-impl Access for Ordered {
+impl RandomAccess for ShuffleAccess {
     fn len(&self) -> Option<u64> {
         Some(self.order.len() as u64)
     }
@@ -173,21 +174,21 @@ impl Access for Ordered {
     }
 }
 
-struct Buffered {
+struct ShuffleCursor {
     up: HeldElements,
-    buffer: Buffer<(u64, Result<Sample>)>,
-    lease: Lease,
+    buffer: ShuffleBuffer<(u64, Result<Sample>)>,
+    lease: MemoryLease,
     bytes: usize,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
 }
 
-impl Drop for Buffered {
+impl Drop for ShuffleCursor {
     fn drop(&mut self) {
         self.budget.leave();
     }
 }
 
-impl Buffered {
+impl ShuffleCursor {
     /// The buffer is never larger than the whole memory budget: better an error than a process that is ended.
     fn too_large(&mut self) -> Option<Error> {
         if self.bytes <= self.budget.limit() {
@@ -209,7 +210,7 @@ impl Buffered {
     }
 }
 
-impl Cursor for Buffered {
+impl ElementCursor for ShuffleCursor {
     /// An error comes at once: drawn later, the elements before it would be in another order than without it, and a run
     /// that goes on when the fault is mended would not be the one that had no fault.
     fn next(&mut self) -> Option<Result<Sample>> {
@@ -331,7 +332,7 @@ mod tests {
 
     #[test]
     fn reshuffling_can_be_turned_off() {
-        let o = Shuffle { buffer_size: 50, seed: 1, reshuffle_each_iteration: false };
+        let o = ShuffleOptions { buffer_size: 50, seed: 1, reshuffle_each_iteration: false };
         let s = ints(50).shuffle_with(o);
         assert_eq!(values(&s), values_of(s.iter_epoch(9)));
     }

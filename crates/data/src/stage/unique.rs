@@ -2,7 +2,9 @@
 //! before the position when a position is restored.
 
 use crate::Dataset;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, open, replay};
+use crate::pipeline::{
+    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open, replay,
+};
 use crate::sample::{ElementSpec, Sample};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,20 +15,20 @@ impl Dataset {
     ///
     /// Takes 16 bytes for each element that is kept. Resuming reads the elements before the position again.
     pub fn unique(&self) -> Dataset {
-        self.then(|up| Unique { up })
+        self.then(|up| UniqueStage { up })
     }
 }
 
-struct Unique {
-    up: Node,
+struct UniqueStage {
+    up: StageNode,
 }
 
-impl Stage for Unique {
+impl DatasetStage for UniqueStage {
     fn label(&self) -> String {
         "unique".into()
     }
 
-    fn inputs(&self) -> Vec<Node> {
+    fn inputs(&self) -> Vec<StageNode> {
         vec![self.up.clone()]
     }
 
@@ -34,8 +36,8 @@ impl Stage for Unique {
         self.up.cardinality().unknown_unless_empty()
     }
 
-    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Seeing { up: open(&self.up, run)?, seen: HashSet::new(), taken: 0 }))
+    fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(UniqueCursor { up: open(&self.up, run)?, seen: HashSet::new(), taken: 0 }))
     }
 
     fn spec(&self) -> Result<ElementSpec> {
@@ -43,8 +45,8 @@ impl Stage for Unique {
     }
 }
 
-struct Seeing {
-    up: Box<dyn Cursor>,
+struct UniqueCursor {
+    up: Box<dyn ElementCursor>,
     seen: HashSet<u128>,
     /// Elements of this stage that were handed out.
     taken: u64,
@@ -65,7 +67,7 @@ fn mark(sample: &Sample) -> Result<u128> {
     Ok(high << 64 | low)
 }
 
-impl Cursor for Seeing {
+impl ElementCursor for UniqueCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             let item = self.up.next()?;

@@ -2,10 +2,10 @@
 
 use super::glyphs::colour_glyphs;
 use crate::idx_datasets::{DataDir, roots};
-use crate::{Arrays, ImageDataset};
+use crate::{ImageArrays, ImageDataset};
 use std::path::{Path, PathBuf};
 use systole_base::{Error, ErrorKind, Result};
-use systole_data::format::cifar::{self, Cifar};
+use systole_data::format::cifar::{self, CifarVariant};
 
 const FOLDER: &str = "cifar-10-batches-bin";
 const CLASSES: [&str; 10] =
@@ -48,9 +48,9 @@ fn read(folder: &Path) -> Result<ImageDataset> {
     ImageDataset::new("cifar10", folder.display().to_string(), &CLASSES, train, test)
 }
 
-fn arrays(files: &[PathBuf]) -> Result<Arrays> {
-    let (images, labels) = cifar::read(files, Cifar::Ten)?;
-    Ok(Arrays { images, labels })
+fn arrays(files: &[PathBuf]) -> Result<ImageArrays> {
+    let (images, labels) = cifar::read(files, CifarVariant::Ten)?;
+    Ok(ImageArrays { images, labels })
 }
 
 #[cfg(test)]

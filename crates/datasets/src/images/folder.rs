@@ -17,7 +17,7 @@ use systole_base::rng::{hash_name, mix};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_data::format::any_format;
 use systole_data::input_file::{self, is_dir};
-use systole_data::{AUTOTUNE, Dataset, HostArray, ImageFolder, Options, Sample, free_memory};
+use systole_data::{AUTOTUNE, Dataset, DatasetOptions, HostArray, ImageFolder, Sample, free_memory};
 
 /// Pictures that are looked at to choose a size.
 pub(crate) const LOOKED_AT: usize = 200;
@@ -53,7 +53,7 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
     let root = dir.named().ok_or_else(not_named)?;
     // All of them are to be tested on, whichever classes there are.
     let is_all = options.validation_split >= 1.0;
-    let found = Found::look_at(root, is_all)?;
+    let found = FolderImages::look_at(root, is_all)?;
     let (train, test) = match found.test {
         Some(test) => (found.train, test),
         None if is_all => (found.train.keep(&[]), found.train),
@@ -67,7 +67,7 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
     }
     let count = if is_all { 0 } else { train.pictures.len() } + test.pictures.len();
     let bytes = count.saturating_mul(options.picture.iter().product());
-    let mut reading = Reading {
+    let mut reading = FolderSplitReader {
         options,
         keep: bytes <= free_memory() / 4,
         done: 0,
@@ -118,7 +118,7 @@ fn not_named() -> Error {
 /// # Errors
 /// As [`folder`], when there are no pictures.
 pub fn picture_size_for(dir: impl AsRef<Path>) -> Result<[usize; 3]> {
-    let train = Found::look(dir.as_ref())?.train;
+    let train = FolderImages::look(dir.as_ref())?.train;
     let step = train.pictures.len().div_ceil(LOOKED_AT);
     let sizes = train.pictures.iter().step_by(step).filter_map(|(path, _)| any_format::size(path).ok());
     Ok(size_for(&sizes.collect::<Vec<_>>()))
@@ -155,27 +155,31 @@ pub fn fit_picture_on(x: HostArray, size: [usize; 3], ground: f64) -> HostArray 
 }
 
 /// The pictures of a folder, and those of its own test part.
-struct Found {
+struct FolderImages {
     train: ImageFolder,
     test: Option<ImageFolder>,
     notes: Vec<String>,
 }
 
-impl Found {
-    fn look(root: &Path) -> Result<Found> {
-        Found::look_at(root, false)
+impl FolderImages {
+    fn look(root: &Path) -> Result<FolderImages> {
+        FolderImages::look_at(root, false)
     }
 
     /// `any`: one class is enough.
-    fn look_at(root: &Path, any: bool) -> Result<Found> {
+    fn look_at(root: &Path, any: bool) -> Result<FolderImages> {
         check_place(root)?;
         let open = |dir: &Path| ImageFolder::open(dir).map_err(|e| explain_empty(dir, e));
         let found = match parts(root)? {
             Some(parts) => {
                 let (train, test) = (open(&parts.train)?, parts.test.as_deref().map(open).transpose()?);
-                Found { test: test.map(|t| same_classes(&train, t)).transpose()?, train, notes: parts.notes }
+                FolderImages {
+                    test: test.map(|t| same_classes(&train, t)).transpose()?,
+                    train,
+                    notes: parts.notes,
+                }
             }
-            None => Found { train: open(root)?, test: None, notes: Vec::new() },
+            None => FolderImages { train: open(root)?, test: None, notes: Vec::new() },
         };
         match found.train.classes.as_slice() {
             [only] if !any => Err(one_class(root, only)),
@@ -266,7 +270,7 @@ fn one_class(root: &Path, only: &str) -> Error {
 }
 
 /// Reads parts of the pictures, in order.
-struct Reading<'a> {
+struct FolderSplitReader<'a> {
     options: &'a FolderOptions,
     /// Whether the pixels are kept in memory.
     keep: bool,
@@ -278,7 +282,7 @@ struct Reading<'a> {
     progress: &'a dyn Fn(u64, u64),
 }
 
-impl Reading<'_> {
+impl FolderSplitReader<'_> {
     /// The readable pictures of a part, and how many there are.
     fn part(&mut self, part: &ImageFolder, name: &str) -> Result<(Dataset, usize)> {
         let (size, ground) = (self.options.picture, self.options.background);
@@ -292,7 +296,7 @@ impl Reading<'_> {
         let pictures = |folder: &ImageFolder| folder.dataset().map_parallel(fit.clone(), AUTOTUNE);
         // Nothing is trained yet: every core may read.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let all = Options { core_budget: Some(cores), ..Options::default() };
+        let all = DatasetOptions { core_budget: Some(cores), ..DatasetOptions::default() };
         let (mut places, mut labels, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
         for (i, item) in pictures(part).with_options(all).iter().enumerate() {
             match item {

@@ -3,9 +3,9 @@
 //! Each picture is a pure function of (seed, part, index): strokes as polylines, a random affine distortion and
 //! thickness, stray marks, noise. Only `+ - * / sqrt` on f32 are used, so every machine draws the same bytes.
 
-use crate::{Arrays, ImageDataset};
+use crate::{ImageArrays, ImageDataset};
 use std::thread;
-use systole_base::rng::{Stream, hash_name};
+use systole_base::rng::{RandomStream, hash_name};
 use systole_base::{DType, Literal, Result, TensorType};
 
 const SIDE: usize = 28;
@@ -43,12 +43,12 @@ pub fn colour_glyphs(seed: u64) -> Result<ImageDataset> {
 }
 
 /// `u8[N, 28, 28, 1] → u8[N, 32, 32, 3]`: in the middle of a background, from its colour to the ink's.
-fn coloured(grey: &Arrays, seed: u64, part: &str) -> Result<Arrays> {
+fn coloured(grey: &ImageArrays, seed: u64, part: &str) -> Result<ImageArrays> {
     let count = grey.labels.shape()[0];
     let stream = hash_name(&format!("colours/{part}"));
     let mut bytes = Vec::with_capacity(count * COLOUR_SIDE * COLOUR_SIDE * 3);
     for (i, picture) in grey.images.bytes().chunks_exact(PIXELS).enumerate() {
-        let mut draws = Stream::new(seed, stream, i as u64);
+        let mut draws = RandomStream::new(seed, stream, i as u64);
         // Dark under bright, so that the sign shows whatever the hues.
         let back: [u32; 3] = std::array::from_fn(|_| draws.below(110) as u32);
         let ink: [u32; 3] = std::array::from_fn(|_| 140 + draws.below(116) as u32);
@@ -60,10 +60,10 @@ fn coloured(grey: &Arrays, seed: u64, part: &str) -> Result<Arrays> {
         }
     }
     let images = Literal::from_slice([count, COLOUR_SIDE, COLOUR_SIDE, 3], &bytes)?;
-    Ok(Arrays { images, labels: grey.labels.clone() })
+    Ok(ImageArrays { images, labels: grey.labels.clone() })
 }
 
-fn draw(shapes: &[Shape], seed: u64, part: &str, count: usize) -> Result<Arrays> {
+fn draw(shapes: &[GlyphStrokes], seed: u64, part: &str, count: usize) -> Result<ImageArrays> {
     let stream = hash_name(&format!("glyphs/{part}"));
     let labels: Vec<i32> = (0..count as u64).map(|i| label(seed, stream, i) as i32).collect();
     let mut images = Literal::zeros(TensorType::new(DType::U8, [count, SIDE, SIDE, 1]));
@@ -76,31 +76,31 @@ fn draw(shapes: &[Shape], seed: u64, part: &str, count: usize) -> Result<Arrays>
                 let mut canvas = Canvas::default();
                 for (i, pixels) in chunk.chunks_exact_mut(PIXELS).enumerate() {
                     let index = t * rows + i;
-                    let draws = Stream::new(seed, stream, index as u64);
+                    let draws = RandomStream::new(seed, stream, index as u64);
                     picture(&mut canvas, &shapes[labels[index] as usize], draws, pixels);
                 }
             });
         }
     });
-    Ok(Arrays { images, labels: Literal::from_slice([count], &labels)? })
+    Ok(ImageArrays { images, labels: Literal::from_slice([count], &labels)? })
 }
 
 /// Every ten pictures in a row hold every class once, in a random order.
 fn label(seed: u64, stream: u64, index: u64) -> usize {
     let mut order: [usize; 10] = std::array::from_fn(|i| i);
-    let mut draws = Stream::new(seed, stream ^ hash_name("labels"), index / 10);
+    let mut draws = RandomStream::new(seed, stream ^ hash_name("labels"), index / 10);
     for i in (1..10).rev() {
         order.swap(i, draws.below(i as u64 + 1) as usize);
     }
     order[(index % 10) as usize]
 }
 
-type Point = (f32, f32);
-type Shape = Vec<Vec<Point>>;
+type StrokePoint = (f32, f32);
+type GlyphStrokes = Vec<Vec<StrokePoint>>;
 
 /// The signs in [-1, 1]², y downward.
-fn shapes() -> Vec<Shape> {
-    let arc = |centre: Point, r0: f32, r1: f32, from: f32, to: f32, n: usize| -> Vec<Point> {
+fn shapes() -> Vec<GlyphStrokes> {
+    let arc = |centre: StrokePoint, r0: f32, r1: f32, from: f32, to: f32, n: usize| -> Vec<StrokePoint> {
         let at = |i: usize| i as f32 / n as f32;
         let point = |t: f32| {
             let (x, y) = direction(from + (to - from) * t);
@@ -110,7 +110,7 @@ fn shapes() -> Vec<Shape> {
         (0..=n).map(|i| point(at(i))).collect()
     };
     // Turns of a fifth from straight up; joining every second one draws the star in one stroke.
-    let tips: Vec<Point> = (0..6).map(|i| direction(0.75 + 0.4 * i as f32)).collect();
+    let tips: Vec<StrokePoint> = (0..6).map(|i| direction(0.75 + 0.4 * i as f32)).collect();
     let mut heart = vec![(0.0, 0.9), (-0.82, 0.0)];
     heart.extend(arc((-0.45, -0.32), 0.47, 0.47, 0.4, 0.97, 7));
     heart.extend(arc((0.45, -0.32), 0.47, 0.47, 0.53, 1.1, 7));
@@ -142,7 +142,7 @@ fn shapes() -> Vec<Shape> {
 
 /// The unit vector `turns` of a whole turn clockwise from the right, by the rational parametrisation of the
 /// circle: sine and cosine differ between platforms in their last bits, division does not.
-fn direction(turns: f32) -> Point {
+fn direction(turns: f32) -> StrokePoint {
     let quarters = 4.0 * (turns - turns.floor());
     let f = quarters - quarters.floor();
     // tan(f·π/4) to half a degree; the point lies on the circle whatever t is.
@@ -166,7 +166,7 @@ impl Default for Canvas {
 
 impl Canvas {
     /// Lowers the distances around the segment, as far out as `reach`.
-    fn segment(&mut self, (ax, ay): Point, (bx, by): Point, reach: f32) {
+    fn segment(&mut self, (ax, ay): StrokePoint, (bx, by): StrokePoint, reach: f32) {
         let (dx, dy) = (bx - ax, by - ay);
         let scale = 1.0 / (dx * dx + dy * dy).max(1e-6);
         let columns = span(ax, bx, reach);
@@ -200,13 +200,14 @@ fn span(a: f32, b: f32, reach: f32) -> std::ops::Range<usize> {
     low..(high.max(0.0) as usize).min(SIDE).max(low)
 }
 
-fn picture(canvas: &mut Canvas, shape: &Shape, mut draws: Stream, out: &mut [u8]) {
+fn picture(canvas: &mut Canvas, shape: &GlyphStrokes, mut draws: RandomStream, out: &mut [u8]) {
     let mut page = [0f32; PIXELS];
     let place = Affine::random(&mut draws);
     let radius = draws.range(0.6, 1.5);
-    let mut shaky = |p: Point| place.apply((p.0 + draws.range(-0.07, 0.07), p.1 + draws.range(-0.07, 0.07)));
+    let mut shaky =
+        |p: StrokePoint| place.apply((p.0 + draws.range(-0.07, 0.07), p.1 + draws.range(-0.07, 0.07)));
     for stroke in shape {
-        let points: Vec<Point> = stroke.iter().map(|&p| shaky(p)).collect();
+        let points: Vec<StrokePoint> = stroke.iter().map(|&p| shaky(p)).collect();
         for pair in points.windows(2) {
             canvas.segment(pair[0], pair[1], radius + 1.0);
         }
@@ -219,14 +220,14 @@ fn picture(canvas: &mut Canvas, shape: &Shape, mut draws: Stream, out: &mut [u8]
 }
 
 /// A short faint mark somewhere on the page.
-fn stray(canvas: &mut Canvas, draws: &mut Stream, page: &mut [f32; PIXELS]) {
+fn stray(canvas: &mut Canvas, draws: &mut RandomStream, page: &mut [f32; PIXELS]) {
     let a = (draws.range(1.0, 26.0), draws.range(1.0, 26.0));
     let b = (a.0 + draws.range(-6.0, 6.0), a.1 + draws.range(-6.0, 6.0));
     canvas.segment(a, b, 1.6);
     canvas.ink(0.6, draws.range(60.0, 150.0), page);
 }
 
-fn noise(draws: &mut Stream, page: &[f32; PIXELS], out: &mut [u8]) {
+fn noise(draws: &mut RandomStream, page: &[f32; PIXELS], out: &mut [u8]) {
     let strength = draws.range(2.0, 16.0) / 128.0;
     for (two, page) in out.chunks_exact_mut(2).zip(page.chunks_exact(2)) {
         // The difference of two bytes has a triangular distribution; one draw makes two.
@@ -238,14 +239,14 @@ fn noise(draws: &mut Stream, page: &[f32; PIXELS], out: &mut [u8]) {
 
 /// From shape coordinates to pixels.
 struct Affine {
-    x: Point,
-    y: Point,
-    origin: Point,
+    x: StrokePoint,
+    y: StrokePoint,
+    origin: StrokePoint,
 }
 
 impl Affine {
     /// Turned by up to 25°, sheared, stretched, moved.
-    fn random(draws: &mut Stream) -> Affine {
+    fn random(draws: &mut RandomStream) -> Affine {
         let (c, s) = direction(draws.range(-0.07, 0.07));
         let (w, h) = (draws.range(5.5, 11.0), draws.range(5.5, 11.0));
         let shear = draws.range(-0.3, 0.3);
@@ -258,7 +259,7 @@ impl Affine {
         }
     }
 
-    fn apply(&self, (x, y): Point) -> Point {
+    fn apply(&self, (x, y): StrokePoint) -> StrokePoint {
         (self.origin.0 + x * self.x.0 + y * self.y.0, self.origin.1 + x * self.x.1 + y * self.y.1)
     }
 }
@@ -291,8 +292,8 @@ mod tests {
     }
 
     /// Test accuracy of a softmax on the pixels, or on a layer of `hidden` relu units, after three epochs of SGD.
-    fn learn(hidden: Option<usize>, train: &Arrays, test: &Arrays) -> f32 {
-        let mut draws = Stream::new(1, 2, 3);
+    fn learn(hidden: Option<usize>, train: &ImageArrays, test: &ImageArrays) -> f32 {
+        let mut draws = RandomStream::new(1, 2, 3);
         let n = hidden.unwrap_or(PIXELS);
         let scale = (2.0 / PIXELS as f64).sqrt();
         let mut first: Vec<f32> =
@@ -325,7 +326,7 @@ mod tests {
         right.count() as f32 / test.labels.shape()[0] as f32
     }
 
-    fn samples(a: &Arrays) -> impl Iterator<Item = (Vec<f32>, usize)> {
+    fn samples(a: &ImageArrays) -> impl Iterator<Item = (Vec<f32>, usize)> {
         let labels = a.labels.as_slice::<i32>().unwrap();
         let scaled = |p: &[u8]| p.iter().map(|&b| b as f32 / 255.0).collect();
         a.images.bytes().chunks_exact(PIXELS).map(scaled).zip(labels.iter().map(|&l| l as usize))

@@ -15,7 +15,7 @@ const TEST: [&str; 10] =
     ["validation", "valid", "val", "dev", "test", "testing", "testset", "tst", "evaluation", "eval"];
 
 /// The parts of a folder.
-pub(super) struct Parts {
+pub(super) struct FolderSplits {
     pub train: PathBuf,
     /// None: only the part for training has classes.
     pub test: Option<PathBuf>,
@@ -24,7 +24,7 @@ pub(super) struct Parts {
 }
 
 /// A folder whose name is that of a part.
-struct Candidate {
+struct SplitFolder {
     path: PathBuf,
     name: String,
     /// Place of its word in the list.
@@ -34,7 +34,7 @@ struct Candidate {
 }
 
 /// The parts of a folder; none: its folders are classes.
-pub(super) fn parts(root: &Path) -> Result<Option<Parts>> {
+pub(super) fn parts(root: &Path) -> Result<Option<FolderSplits>> {
     let folders: Vec<(PathBuf, String)> =
         entries(root)?.into_iter().filter(|e| e.is_dir).map(|e| (e.path, e.name)).collect();
     let mut train = candidates(&folders, &TRAIN);
@@ -68,12 +68,12 @@ pub(super) fn parts(root: &Path) -> Result<Option<Parts>> {
             others.join(", ")
         ));
     }
-    let inner = |t: Candidate| innermost(t.path);
-    Ok(Some(Parts { train: innermost(train.path), test: test.map(inner), notes }))
+    let inner = |t: SplitFolder| innermost(t.path);
+    Ok(Some(FolderSplits { train: innermost(train.path), test: test.map(inner), notes }))
 }
 
 /// The folders with one of these words in their names, the preferred first.
-fn candidates(folders: &[(PathBuf, String)], words: &[&str]) -> Vec<Candidate> {
+fn candidates(folders: &[(PathBuf, String)], words: &[&str]) -> Vec<SplitFolder> {
     let of = |(path, name): &(PathBuf, String)| {
         let lower = name.to_lowercase();
         let parts: Vec<&str> =
@@ -81,9 +81,9 @@ fn candidates(folders: &[(PathBuf, String)], words: &[&str]) -> Vec<Candidate> {
         let at = parts.iter().position(|p| words.contains(p))?;
         let rank = words.iter().position(|w| *w == parts[at])?;
         let rest = [&parts[..at], &parts[at + 1..]].concat().join(" ");
-        Some(Candidate { path: path.clone(), name: name.clone(), rank, rest })
+        Some(SplitFolder { path: path.clone(), name: name.clone(), rank, rest })
     };
-    let mut all: Vec<Candidate> = folders.iter().filter_map(of).collect();
+    let mut all: Vec<SplitFolder> = folders.iter().filter_map(of).collect();
     all.sort_by_key(|c| c.rank);
     all
 }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn parts_of(name: &str, paths: &[&str]) -> (Option<Parts>, PathBuf) {
+    fn parts_of(name: &str, paths: &[&str]) -> (Option<FolderSplits>, PathBuf) {
         let root = std::env::temp_dir().join(format!("systole-parts-{name}-{}", std::process::id()));
         for path in paths {
             fs::create_dir_all(root.join(path)).unwrap();

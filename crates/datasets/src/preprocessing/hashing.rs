@@ -1,6 +1,6 @@
 //! Hashing: things to bins without a vocabulary, by the hashes of TensorFlow: FarmHash's `Fingerprint64`, SipHash-2-4 with a salt.
 
-use super::{OutputMode, wrong};
+use super::{LookupOutputMode, wrong};
 use serde::{Deserialize, Serialize};
 use std::hash::Hasher;
 use systole_base::{Literal, Result};
@@ -24,7 +24,7 @@ pub struct Hashing {
     /// Keys of SipHash, in the place of FarmHash.
     pub salt: Option<[u64; 2]>,
     /// What bins become; not [`OutputMode::TfIdf`].
-    pub output_mode: OutputMode,
+    pub output_mode: LookupOutputMode,
 }
 
 impl Hashing {
@@ -54,7 +54,7 @@ impl Hashing {
 
 /// What [`HashedCrossing`] crosses.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Feature {
+pub enum CrossedFeature {
     /// A text.
     Text(String),
     /// An integer.
@@ -76,7 +76,7 @@ pub struct HashedCrossing {
     /// How many bins there are. Required.
     pub num_bins: u64,
     /// What the bin becomes: itself or one-hot.
-    pub output_mode: OutputMode,
+    pub output_mode: LookupOutputMode,
 }
 
 impl HashedCrossing {
@@ -84,14 +84,14 @@ impl HashedCrossing {
     ///
     /// # Errors
     /// When there are no bins, or fewer than two features.
-    pub fn bin(&self, features: &[Feature]) -> Result<u64> {
+    pub fn bin(&self, features: &[CrossedFeature]) -> Result<u64> {
         if self.num_bins == 0 || features.len() < 2 {
             let what = format!("HashedCrossing: {} features and {} bins", features.len(), self.num_bins);
             return Err(wrong(what, "cross at least two features, to at least one bin"));
         }
-        let of = |feature: &Feature| match feature {
-            Feature::Text(text) => fingerprint64(text.as_bytes()),
-            Feature::Int(n) => *n as u64,
+        let of = |feature: &CrossedFeature| match feature {
+            CrossedFeature::Text(text) => fingerprint64(text.as_bytes()),
+            CrossedFeature::Int(n) => *n as u64,
         };
         Ok(features.iter().fold(CROSS_KEY, |hash, feature| fingerprint_cat(hash, of(feature)))
             % self.num_bins)
@@ -101,13 +101,13 @@ impl HashedCrossing {
     ///
     /// # Errors
     /// As [`HashedCrossing::bin`].
-    pub fn call(&self, features: &[Feature]) -> Result<Literal> {
+    pub fn call(&self, features: &[CrossedFeature]) -> Result<Literal> {
         encode("HashedCrossing", &[self.bin(features)? as i64], self.num_bins, self.output_mode)
     }
 }
 
-fn encode(of: &str, bins: &[i64], num_bins: u64, mode: OutputMode) -> Result<Literal> {
-    if mode == OutputMode::TfIdf {
+fn encode(of: &str, bins: &[i64], num_bins: u64, mode: LookupOutputMode) -> Result<Literal> {
+    if mode == LookupOutputMode::TfIdf {
         return Err(wrong(format!("{of}: output_mode is tf_idf"), "hashes know no frequencies: use count"));
     }
     mode.encode(bins, num_bins as usize, &[])
@@ -213,7 +213,7 @@ fn weak_hash(s: &[u8], at: usize, a: u64, b: u64) -> (u64, u64) {
 }
 
 /// What the loop over blocks of 64 bytes carries.
-struct Blocks {
+struct FarmHashState {
     x: u64,
     y: u64,
     z: u64,
@@ -221,7 +221,7 @@ struct Blocks {
     w: (u64, u64),
 }
 
-impl Blocks {
+impl FarmHashState {
     /// One block; `last` is the multiplier of the last one, which is taken apart a little otherwise.
     fn take(&mut self, s: &[u8], at: usize, mul: u64, last: bool) {
         let (nine, w1, v0) = (if last { 9u64 } else { 1 }, self.w.1, self.v.0);
@@ -244,14 +244,14 @@ fn fingerprint_long(s: &[u8]) -> u64 {
     let y = SEED.wrapping_mul(K1).wrapping_add(113);
     let z = shift_mix(y.wrapping_mul(K2).wrapping_add(113)).wrapping_mul(K2);
     let x = SEED.wrapping_mul(K2).wrapping_add(u64_at(s, 0));
-    let mut blocks = Blocks { x, y, z, v: (0, 0), w: (0, 0) };
+    let mut blocks = FarmHashState { x, y, z, v: (0, 0), w: (0, 0) };
     (0..(len - 1) / 64).for_each(|k| blocks.take(s, 64 * k, K1, false));
     let mul = K1.wrapping_add((blocks.z & 0xff) << 1);
     blocks.w.0 = blocks.w.0.wrapping_add(((len - 1) & 63) as u64);
     blocks.v.0 = blocks.v.0.wrapping_add(blocks.w.0);
     blocks.w.0 = blocks.w.0.wrapping_add(blocks.v.0);
     blocks.take(s, len - 64, mul, true);
-    let Blocks { x, y, z, v, w } = blocks;
+    let FarmHashState { x, y, z, v, w } = blocks;
     let left = hash_16(v.0, w.0, mul).wrapping_add(shift_mix(y).wrapping_mul(K0)).wrapping_add(z);
     hash_16(left, hash_16(v.1, w.1, mul).wrapping_add(x), mul)
 }

@@ -1,7 +1,7 @@
 //! Vocabularies: words or numbers to indices and back, given or counted from data.
 
 use super::hashing::bin;
-use super::{OutputMode, wrong};
+use super::{LookupOutputMode, wrong};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ pub enum OovMethod {
 }
 
 /// What a vocabulary is of: `String` or `i64`.
-pub trait Term: Clone + Ord + Hash + Debug + Display + Serialize + DeserializeOwned {
+pub trait VocabularyTerm: Clone + Ord + Hash + Debug + Display + Serialize + DeserializeOwned {
     /// Keras's name of the layer.
     const LAYER: &'static str;
 
@@ -40,7 +40,7 @@ pub trait Term: Clone + Ord + Hash + Debug + Display + Serialize + DeserializeOw
     fn of_field(sample: &Sample, field: &str) -> Result<(Vec<Self>, bool)>;
 }
 
-impl Term for String {
+impl VocabularyTerm for String {
     const LAYER: &'static str = "StringLookup";
 
     fn oov() -> String {
@@ -56,7 +56,7 @@ impl Term for String {
     }
 }
 
-impl Term for i64 {
+impl VocabularyTerm for i64 {
     const LAYER: &'static str = "IntegerLookup";
 
     fn oov() -> i64 {
@@ -101,13 +101,13 @@ pub type IntegerLookup = IndexLookup<i64>;
 /// # Ok::<(), systole_base::Error>(())
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(bound = "K: Term", default, deny_unknown_fields)]
-pub struct IndexLookup<K: Term> {
+#[serde(bound = "K: VocabularyTerm", default, deny_unknown_fields)]
+pub struct IndexLookup<K: VocabularyTerm> {
     max_tokens: Option<usize>,
     num_oov_indices: usize,
     mask_token: Option<K>,
     oov_token: K,
-    output_mode: OutputMode,
+    output_mode: LookupOutputMode,
     pad_to_max_tokens: bool,
     oov_method: OovMethod,
     salt: Option<[u64; 2]>,
@@ -119,14 +119,14 @@ pub struct IndexLookup<K: Term> {
     places: OnceLock<HashMap<K, usize>>,
 }
 
-impl<K: Term> Default for IndexLookup<K> {
+impl<K: VocabularyTerm> Default for IndexLookup<K> {
     fn default() -> IndexLookup<K> {
         IndexLookup {
             max_tokens: None,
             num_oov_indices: 1,
             mask_token: None,
             oov_token: K::oov(),
-            output_mode: OutputMode::Int,
+            output_mode: LookupOutputMode::Int,
             pad_to_max_tokens: false,
             oov_method: OovMethod::Floormod,
             salt: None,
@@ -138,7 +138,7 @@ impl<K: Term> Default for IndexLookup<K> {
 }
 
 /// Settings, to be chained.
-impl<K: Term> IndexLookup<K> {
+impl<K: VocabularyTerm> IndexLookup<K> {
     /// Most indices that there are, all included.
     pub fn max_tokens(self, most: usize) -> Self {
         IndexLookup { max_tokens: Some(most), ..self }
@@ -160,7 +160,7 @@ impl<K: Term> IndexLookup<K> {
     }
 
     /// What indices become.
-    pub fn output_mode(self, mode: OutputMode) -> Self {
+    pub fn output_mode(self, mode: LookupOutputMode) -> Self {
         IndexLookup { output_mode: mode, ..self }
     }
 
@@ -180,7 +180,7 @@ impl<K: Term> IndexLookup<K> {
     }
 }
 
-impl<K: Term> IndexLookup<K> {
+impl<K: VocabularyTerm> IndexLookup<K> {
     fn check(&self) -> Result<()> {
         let layer = K::LAYER;
         match self.max_tokens {
@@ -200,7 +200,7 @@ impl<K: Term> IndexLookup<K> {
 
     /// Indices before those of what is not in the vocabulary.
     fn oov_start(&self) -> usize {
-        usize::from(self.mask_token.is_some() && self.output_mode == OutputMode::Int)
+        usize::from(self.mask_token.is_some() && self.output_mode == LookupOutputMode::Int)
     }
 
     fn token_start(&self) -> usize {
@@ -252,12 +252,12 @@ impl<K: Term> IndexLookup<K> {
             ));
         }
         let idf_weights = match (self.output_mode, idf_weights) {
-            (OutputMode::TfIdf, Some(weights)) if weights.len() == terms.len() => {
+            (LookupOutputMode::TfIdf, Some(weights)) if weights.len() == terms.len() => {
                 let front = if has_special { 0 } else { special.len() };
                 let mean = weights.iter().sum::<f32>() / weights.len() as f32;
                 std::iter::repeat_n(mean, front).chain(weights.iter().copied()).collect()
             }
-            (OutputMode::TfIdf, _) => {
+            (LookupOutputMode::TfIdf, _) => {
                 return Err(wrong(
                     format!("{layer}: tf_idf needs a weight for each term"),
                     "give idf_weights",
@@ -304,7 +304,7 @@ impl<K: Term> IndexLookup<K> {
         if let Some(most) = self.max_tokens {
             all.truncate(most.saturating_sub(self.token_start()));
         }
-        if self.output_mode == OutputMode::TfIdf {
+        if self.output_mode == LookupOutputMode::TfIdf {
             let idf = |of_documents: u64| (1.0 + seen as f64 / (1.0 + of_documents as f64)).ln() as f32;
             let own: Vec<f32> = all.iter().map(|(_, (_, of_documents, _))| idf(*of_documents)).collect();
             let mean = own.iter().sum::<f32>() / own.len().max(1) as f32;
@@ -320,7 +320,7 @@ impl<K: Term> IndexLookup<K> {
     /// When it is not in the vocabulary and there is no index for that.
     pub fn index(&self, term: &K) -> Result<Option<usize>> {
         if self.mask_token.as_ref() == Some(term) {
-            return Ok((self.output_mode == OutputMode::Int).then_some(0));
+            return Ok((self.output_mode == LookupOutputMode::Int).then_some(0));
         }
         let number = || self.vocabulary.iter().cloned().enumerate().map(|(i, term)| (term, i)).collect();
         if let Some(at) = self.places.get_or_init(number).get(term) {
@@ -365,10 +365,10 @@ impl<K: Term> IndexLookup<K> {
             let (terms, is_one) = K::of_field(&sample, &field)?;
             let found = lookup.call(&terms)?;
             let found = match lookup.output_mode {
-                OutputMode::Int if is_one => {
+                LookupOutputMode::Int if is_one => {
                     Literal::from_bytes(systole_base::TensorType::scalar(DType::I64), found.bytes())?
                 }
-                OutputMode::Int => {
+                LookupOutputMode::Int => {
                     let shape = sample.get(&field)?.shape().clone();
                     Literal::from_bytes(systole_base::TensorType::new(DType::I64, shape), found.bytes())?
                 }

@@ -9,9 +9,9 @@ mod hashing;
 mod index_lookup;
 mod text_vectorization;
 
-pub use hashing::{Feature, HashedCrossing, Hashing};
-pub use index_lookup::{IndexLookup, IntegerLookup, OovMethod, StringLookup, Term};
-pub use text_vectorization::{Ngrams, Split, Standardize, TextVectorization};
+pub use hashing::{CrossedFeature, HashedCrossing, Hashing};
+pub use index_lookup::{IndexLookup, IntegerLookup, OovMethod, StringLookup, VocabularyTerm};
+pub use text_vectorization::{Ngrams, Standardize, TextVectorization, TokenSplit};
 
 use serde::{Deserialize, Serialize};
 use systole_base::{Error, ErrorKind, Literal, Result};
@@ -19,7 +19,7 @@ use systole_base::{Error, ErrorKind, Literal, Result};
 /// What numbers become.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum OutputMode {
+pub enum LookupOutputMode {
     /// Themselves: `i64`.
     #[default]
     Int,
@@ -33,13 +33,13 @@ pub enum OutputMode {
     TfIdf,
 }
 
-impl OutputMode {
+impl LookupOutputMode {
     /// `numbers → i64[n], f32[n, depth] or f32[depth]`; a number of −1 is left out of rows.
     fn encode(self, numbers: &[i64], depth: usize, idf_weights: &[f32]) -> Result<Literal> {
         let at = |n: &i64| usize::try_from(*n).ok().filter(|n| *n < depth);
         match self {
-            OutputMode::Int => Literal::from_slice([numbers.len()], numbers),
-            OutputMode::OneHot => {
+            LookupOutputMode::Int => Literal::from_slice([numbers.len()], numbers),
+            LookupOutputMode::OneHot => {
                 let mut rows = vec![0f32; numbers.len() * depth];
                 for (row, n) in numbers.iter().enumerate() {
                     if let Some(slot) = at(n).and_then(|n| rows.get_mut(row * depth + n)) {
@@ -48,15 +48,15 @@ impl OutputMode {
                 }
                 Literal::from_slice([numbers.len(), depth], &rows)
             }
-            OutputMode::MultiHot | OutputMode::Count | OutputMode::TfIdf => {
+            LookupOutputMode::MultiHot | LookupOutputMode::Count | LookupOutputMode::TfIdf => {
                 let mut row = vec![0f32; depth];
                 for slot in numbers.iter().filter_map(at) {
                     row[slot] += 1.0;
                 }
-                if self == OutputMode::MultiHot {
+                if self == LookupOutputMode::MultiHot {
                     row.iter_mut().for_each(|count| *count = count.min(1.0));
                 }
-                if self == OutputMode::TfIdf {
+                if self == LookupOutputMode::TfIdf {
                     let weights = idf_weights.iter().copied().chain(std::iter::repeat(0.0));
                     row.iter_mut().zip(weights).for_each(|(count, weight)| *count *= weight);
                 }

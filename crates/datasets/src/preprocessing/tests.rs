@@ -101,8 +101,10 @@ fn hashes_are_tensorflow_s() {
     let case = &fixture["crossings"][0];
     let layer = HashedCrossing { num_bins: case["num_bins"].as_u64().unwrap(), ..Default::default() };
     for (pair, bin) in list(&case["asked"]).iter().zip(list(&case["y"])) {
-        let features =
-            [Feature::Text(pair[0].as_str().unwrap().into()), Feature::Int(pair[1].as_i64().unwrap())];
+        let features = [
+            CrossedFeature::Text(pair[0].as_str().unwrap().into()),
+            CrossedFeature::Int(pair[1].as_i64().unwrap()),
+        ];
         assert_eq!(layer.bin(&features).unwrap(), bin.as_u64().unwrap(), "{pair}");
     }
 }
@@ -120,7 +122,7 @@ fn vocabularies_may_be_given_and_go_both_ways() {
     assert!(e.contains("mask token"), "{e}");
     let e = lookup.clone().num_oov_indices(0).call(&words(&["zebra"])).unwrap_err().to_string();
     assert!(e.contains("not in the vocabulary") && e.contains("num_oov_indices"), "{e}");
-    let mut rare = StringLookup::default().output_mode(OutputMode::TfIdf);
+    let mut rare = StringLookup::default().output_mode(LookupOutputMode::TfIdf);
     rare.set_vocabulary(&words(&["a", "b"]), Some(&[0.5, 1.5])).unwrap();
     assert_eq!(rare.call(&words(&["a", "a", "q", "b"])).unwrap().to_f64s(), [1.0, 1.0, 1.5]);
     assert!(StringLookup::from_json(r#"{"max_tokens": 1}"#).is_err());

@@ -1,7 +1,7 @@
 //! TextVectorization: text to the indices of its words, or to one row that says which there are.
 
 use super::index_lookup::StringLookup;
-use super::{OutputMode, wrong};
+use super::{LookupOutputMode, wrong};
 use serde::{Deserialize, Serialize};
 use systole_base::{Error, ErrorKind, Literal, Result};
 use systole_data::Sample;
@@ -24,7 +24,7 @@ pub enum Standardize {
 /// What a text is cut into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Split {
+pub enum TokenSplit {
     /// Words between white space.
     #[default]
     Whitespace,
@@ -65,10 +65,10 @@ pub enum Ngrams {
 #[serde(default, deny_unknown_fields)]
 pub struct TextVectorization {
     standardize: Standardize,
-    split: Split,
+    split: TokenSplit,
     ngrams: Option<Ngrams>,
     output_sequence_length: Option<usize>,
-    output_mode: OutputMode,
+    output_mode: LookupOutputMode,
     lookup: StringLookup,
 }
 
@@ -76,10 +76,10 @@ impl Default for TextVectorization {
     fn default() -> TextVectorization {
         TextVectorization {
             standardize: Standardize::default(),
-            split: Split::default(),
+            split: TokenSplit::default(),
             ngrams: None,
             output_sequence_length: None,
-            output_mode: OutputMode::Int,
+            output_mode: LookupOutputMode::Int,
             lookup: StringLookup::default().mask_token(""),
         }
     }
@@ -98,7 +98,7 @@ impl TextVectorization {
     }
 
     /// What a text is cut into.
-    pub fn split(self, how: Split) -> Self {
+    pub fn split(self, how: TokenSplit) -> Self {
         TextVectorization { split: how, ..self }
     }
 
@@ -108,7 +108,7 @@ impl TextVectorization {
     }
 
     /// What a text becomes.
-    pub fn output_mode(self, mode: OutputMode) -> Self {
+    pub fn output_mode(self, mode: LookupOutputMode) -> Self {
         TextVectorization { output_mode: mode, lookup: self.lookup.output_mode(mode), ..self }
     }
 
@@ -133,7 +133,7 @@ impl TextVectorization {
         if widths.is_empty() || widths.contains(&0) {
             return Err(wrong("TextVectorization: ngrams has a 0", "give lengths of at least 1"));
         }
-        if self.split == Split::None {
+        if self.split == TokenSplit::None {
             return Err(wrong("TextVectorization: ngrams of texts that are not split", "set split"));
         }
         self.check_length()
@@ -141,7 +141,7 @@ impl TextVectorization {
 
     fn check_length(&self) -> Result<()> {
         match (self.output_mode, self.output_sequence_length) {
-            (OutputMode::Int, _) | (_, None) => Ok(()),
+            (LookupOutputMode::Int, _) | (_, None) => Ok(()),
             _ => Err(wrong(
                 "TextVectorization: output_sequence_length with rows",
                 "leave it out, or set output_mode to int",
@@ -159,12 +159,12 @@ impl TextVectorization {
             text.retain(|c| !c.is_ascii_punctuation());
         }
         let words: Vec<String> = match self.split {
-            Split::Whitespace => {
+            TokenSplit::Whitespace => {
                 let is_space = |c: char| matches!(c, ' ' | '\t' | '\n' | '\x0b' | '\x0c' | '\r');
                 text.split(is_space).filter(|word| !word.is_empty()).map(str::to_string).collect()
             }
-            Split::Character => text.chars().map(String::from).collect(),
-            Split::None => vec![text],
+            TokenSplit::Character => text.chars().map(String::from).collect(),
+            TokenSplit::None => vec![text],
         };
         let runs = |width: usize| words.windows(width.max(1)).map(|run| run.join(" ")).collect::<Vec<_>>();
         match &self.ngrams {
@@ -210,7 +210,7 @@ impl TextVectorization {
         self.check()?;
         let found = self.lookup.call(&self.tokens(text))?;
         match (self.output_mode, self.output_sequence_length) {
-            (OutputMode::Int, Some(length)) => fitted(&found, length),
+            (LookupOutputMode::Int, Some(length)) => fitted(&found, length),
             _ => Ok(found),
         }
     }
@@ -221,7 +221,7 @@ impl TextVectorization {
     /// When settings do not fit each other; in `one_hot` when texts differ in length.
     pub fn call_batch<T: AsRef<str>>(&self, texts: &[T]) -> Result<Literal> {
         let mut rows = texts.iter().map(|text| self.call(text.as_ref())).collect::<Result<Vec<_>>>()?;
-        if self.output_mode == OutputMode::Int {
+        if self.output_mode == LookupOutputMode::Int {
             let longest = rows.iter().map(|row| row.shape().elements()).max().unwrap_or(0);
             rows = rows.iter().map(|row| fitted(row, longest)).collect::<Result<_>>()?;
         }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_data::format::csv;
-use systole_data::{ColumnKind, Dataset, HostArray, Sample, Table, TableColumn};
+use systole_data::{ColumnKind, CsvTable, Dataset, HostArray, Sample, TableColumn};
 
 /// A column with more different texts is no list of categories.
 const MOST_CATEGORIES: usize = 100;
@@ -16,7 +16,7 @@ const NAMED: usize = 8;
 /// How a column becomes numbers: an entry of `data.records.columns`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ColumnCode {
+pub struct ColumnEncoding {
     /// The column's name.
     pub name: String,
     /// What stands where a number is missing.
@@ -34,10 +34,10 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-impl ColumnCode {
+impl ColumnEncoding {
     /// A column of numbers without gaps.
-    pub(super) fn number(name: &str) -> ColumnCode {
-        ColumnCode { name: name.into(), median: None, categories: Vec::new(), boolean: false }
+    pub(super) fn number(name: &str) -> ColumnEncoding {
+        ColumnEncoding { name: name.into(), median: None, categories: Vec::new(), boolean: false }
     }
 
     /// How many numbers a cell becomes.
@@ -50,12 +50,12 @@ impl ColumnCode {
     }
 
     /// By what the column of a name holds in these tables; the other one: why it cannot be learned from.
-    fn of(name: &str, tables: &[&Table]) -> Result<ColumnCode, String> {
+    fn of(name: &str, tables: &[&CsvTable]) -> Result<ColumnEncoding, String> {
         let columns: Vec<&TableColumn> = tables.iter().filter_map(|t| t.column(name)).collect();
         let filled = || columns.iter().filter(|c| c.kind != ColumnKind::Empty);
         let all = |kinds: &[ColumnKind]| filled().all(|c| kinds.contains(&c.kind));
         let has_gaps = columns.iter().any(|c| c.gaps > 0);
-        let mut code = ColumnCode::number(name);
+        let mut code = ColumnEncoding::number(name);
         if filled().next().is_none() {
             return Err("it has no values".into());
         }
@@ -82,7 +82,7 @@ impl ColumnCode {
     }
 
     /// Refuses a column whose cells are not as in training: each with its place.
-    fn check(&self, table: &Table) -> Result<()> {
+    fn check(&self, table: &CsvTable) -> Result<()> {
         let Some(column) = table.column(&self.name) else { return Err(no_field(&self.name, table)) };
         if let Some((value, place)) = &column.not_finite {
             return Err(not_finite(&self.name, value, place));
@@ -200,11 +200,11 @@ impl ColumnCode {
 ///
 /// `told` are codes that are known already, `inputs` the columns that are asked for; none: all but the label.
 pub(super) fn codes(
-    tables: &[&Table],
+    tables: &[&CsvTable],
     label: &str,
     inputs: &[String],
-    told: &[ColumnCode],
-) -> Result<(Vec<ColumnCode>, Vec<String>)> {
+    told: &[ColumnEncoding],
+) -> Result<(Vec<ColumnEncoding>, Vec<String>)> {
     let (mut all, mut notes) = (Vec::new(), Vec::new());
     let Some(first) = tables.first() else { return Ok((all, notes)) };
     let wanted = || inputs.iter().chain(told.iter().map(|c| &c.name).filter(|_| inputs.is_empty()));
@@ -223,7 +223,7 @@ pub(super) fn codes(
             }
             None if inputs.is_empty() && !told.is_empty() => continue,
             None if inputs.is_empty() && numbers_rows(column) => "it numbers the rows".into(),
-            None => match ColumnCode::of(name, tables) {
+            None => match ColumnEncoding::of(name, tables) {
                 Ok(code) => {
                     all.push(code);
                     continue;
@@ -273,7 +273,7 @@ fn numbers_rows(column: &TableColumn) -> bool {
 }
 
 /// Refuses rows without a label, and labels that are not finite.
-pub(super) fn check_label(table: &Table, label: &str) -> Result<()> {
+pub(super) fn check_label(table: &CsvTable, label: &str) -> Result<()> {
     let Some(column) = table.column(label) else { return Err(no_field(label, table)) };
     match (&column.first_gap, &column.not_finite) {
         (Some(place), _) => Err(Error::new(ErrorKind::Data, format!("a row has no `{label}`"))
@@ -296,7 +296,7 @@ pub(super) fn not_finite(field: &str, value: &str, place: &str) -> Error {
         .hint("put a number there; in a table an empty cell stands for the column's median")
 }
 
-fn no_field(name: &str, table: &Table) -> Error {
+fn no_field(name: &str, table: &CsvTable) -> Error {
     let there: Vec<&str> = table.columns.iter().map(|c| c.name.as_str()).collect();
     let e = Error::new(ErrorKind::Data, format!("the records have no field `{name}`"))
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
@@ -308,7 +308,7 @@ fn no_field(name: &str, table: &Table) -> Error {
 }
 
 /// The rows of a table with what the codes need of them, and the label where there is one.
-pub(super) fn rows(table: &Table, codes: &[ColumnCode], label: Option<&str>) -> Dataset {
+pub(super) fn rows(table: &CsvTable, codes: &[ColumnEncoding], label: Option<&str>) -> Dataset {
     table.dataset_as(|column| {
         if label == Some(column.name.as_str()) {
             return Some(column.dtype());
@@ -320,7 +320,7 @@ pub(super) fn rows(table: &Table, codes: &[ColumnCode], label: Option<&str>) -> 
 
 /// The rows of a table with the cells that the codes need as texts, and the numbers that these become: `x: f32[n]`. What
 /// is wrong with a row is an error in its place.
-pub(super) fn rows_one_by_one(table: &Table, codes: &[ColumnCode]) -> Result<Dataset> {
+pub(super) fn rows_one_by_one(table: &CsvTable, codes: &[ColumnEncoding]) -> Result<Dataset> {
     if let Some(lacking) = codes.iter().find(|code| table.column(&code.name).is_none()) {
         return Err(no_field(&lacking.name, table));
     }
@@ -334,7 +334,7 @@ pub(super) fn rows_one_by_one(table: &Table, codes: &[ColumnCode]) -> Result<Dat
 }
 
 /// A row as a model takes it: `x: f32[n]`.
-pub(super) fn encode(row: &Sample, codes: &[ColumnCode], count: usize) -> Result<HostArray> {
+pub(super) fn encode(row: &Sample, codes: &[ColumnEncoding], count: usize) -> Result<HostArray> {
     let mut all = Vec::with_capacity(count);
     codes.iter().try_for_each(|code| code.put(row, &mut all))?;
     Ok(Literal::from_slice([count], &all)?.into())

@@ -4,7 +4,7 @@ use super::options::RecordOptions;
 use crate::idx_datasets::DataDir;
 use std::path::{Path, PathBuf};
 use systole_base::{Error, ErrorKind, Result};
-use systole_data::Table;
+use systole_data::CsvTable;
 use systole_data::tools::files_of;
 
 /// How the names of files begin that are for testing.
@@ -106,9 +106,9 @@ pub(super) fn check_alike(dir: &DataDir, files: &[PathBuf], options: &RecordOpti
     if kind(main) != "CSV" || files.len() == 1 {
         return Ok(());
     }
-    let columns = Table::names_of(main, encoding)?;
+    let columns = CsvTable::names_of(main, encoding)?;
     for other in files.iter().filter(|f| *f != main) {
-        let names = Table::names_of(other, encoding)?;
+        let names = CsvTable::names_of(other, encoding)?;
         if columns.iter().any(|c| !names.contains(c)) || names.len() != columns.len() {
             let why = format!("{} and {}", names.join(", "), columns.join(", "));
             return odd(other, "has other columns than", why);

@@ -11,7 +11,7 @@ use systole_base::rng::{hash_name, mix};
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_data::format::any_format;
 use systole_data::input_file::{self, entries, is_file};
-use systole_data::{AUTOTUNE, ColumnKind, Dataset, Options, Sample, Table};
+use systole_data::{AUTOTUNE, ColumnKind, CsvTable, Dataset, DatasetOptions, Sample};
 
 /// Rows that tell whether a column names pictures.
 const LOOKED_AT: usize = 20;
@@ -24,14 +24,14 @@ const NAMED: usize = 3;
 
 /// The column that names pictures.
 #[derive(Clone, Debug)]
-pub(super) struct PictureColumn {
+pub(super) struct ImagePathColumn {
     pub field: String,
     root: PathBuf,
     end: &'static str,
 }
 
 /// What was found when all pictures of a table were looked for.
-pub(super) struct Checked {
+pub(super) struct ImageTableCheck {
     /// Cells whose pictures cannot be read.
     pub bad: HashSet<String>,
     pub note: Option<String>,
@@ -41,17 +41,17 @@ pub(super) struct Checked {
     pub mark: u64,
 }
 
-impl PictureColumn {
+impl ImagePathColumn {
     /// The column of a table, where it has one; `strict`: a folder that the options name must hold the pictures.
     ///
     /// # Errors
     /// When a column names pictures and none of them is there.
     pub fn find(
-        table: &Table,
+        table: &CsvTable,
         options: &RecordOptions,
         dir: Option<&Path>,
         strict: bool,
-    ) -> Result<Option<PictureColumn>> {
+    ) -> Result<Option<ImagePathColumn>> {
         let Some(first) = table.files.first() else { return Ok(None) };
         let beside = first.parent().unwrap_or(Path::new("")).to_path_buf();
         let told = options.pictures.as_ref().map(|p| dir.unwrap_or(&beside).join(p));
@@ -73,7 +73,7 @@ impl PictureColumn {
                 continue;
             }
             if let Some((root, end)) = place_of(&cells, &roots) {
-                return Ok(Some(PictureColumn { field: column.name.clone(), root, end }));
+                return Ok(Some(ImagePathColumn { field: column.name.clone(), root, end }));
             }
             let named = cells.iter().filter(|c| is_named_as_picture(c)).count();
             if named * 2 > cells.len() && strict {
@@ -84,7 +84,7 @@ impl PictureColumn {
     }
 
     /// The rows: the path of the picture in place of its name, and the other columns that are wanted.
-    pub fn rows(&self, table: &Table, label: Option<(&str, DType)>) -> Dataset {
+    pub fn rows(&self, table: &CsvTable, label: Option<(&str, DType)>) -> Dataset {
         let this = self.clone();
         let rows = table.dataset_as(|c| match label {
             _ if c.name == self.field => Some(DType::U8),
@@ -111,7 +111,7 @@ impl PictureColumn {
         options: &RecordOptions,
         quota: f64,
         progress: &dyn Fn(u64, u64),
-    ) -> Result<Checked> {
+    ) -> Result<ImageTableCheck> {
         let field = self.field.clone();
         let look = move |row: Sample| -> Result<Sample> {
             let path = row.text(&field)?.to_string();
@@ -120,7 +120,7 @@ impl PictureColumn {
             Ok(row.with("index", Literal::from_slice([2], &[size as i64, i64::from(is_transparent)])?))
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let all = Options { core_budget: Some(cores), ..Options::default() };
+        let all = DatasetOptions { core_budget: Some(cores), ..DatasetOptions::default() };
         let paths: Vec<String> =
             rows.iter().filter_map(|row| Some(row.ok()?.text(&self.field).ok()?.to_string())).collect();
         let whole = rows.ignore_errors(u64::MAX).map_parallel(look, AUTOTUNE).with_options(all);
@@ -157,7 +157,7 @@ impl PictureColumn {
         let all: Vec<String> = missing.iter().map(|p| format!("{p} (not there)")).chain(unreadable).collect();
         let note = (!all.is_empty())
             .then(|| format!("{} of {} pictures are left out: {}", all.len(), paths.len(), named(&all)));
-        Ok(Checked { bad, note, transparent, mark })
+        Ok(ImageTableCheck { bad, note, transparent, mark })
     }
 
     fn missing(&self, missing: &[String], count: usize) -> Error {
@@ -183,7 +183,7 @@ impl PictureColumn {
 }
 
 /// The label of a table of pictures that has none of the usual names: its only other column.
-pub(super) fn only_other(table: &Table, field: &str) -> Option<String> {
+pub(super) fn only_other(table: &CsvTable, field: &str) -> Option<String> {
     let is_one =
         |c: &&systole_data::TableColumn| c.name != field && c.kind != ColumnKind::Empty && !c.counts_up;
     let mut others = table.columns.iter().filter(is_one);
@@ -196,7 +196,7 @@ fn named(all: &[String]) -> String {
     all[..all.len().min(NAMED)].join(", ") + &more
 }
 
-fn first_cells(table: &Table, column: &str) -> Vec<String> {
+fn first_cells(table: &CsvTable, column: &str) -> Vec<String> {
     let cells = table.dataset_as(|c| (c.name == column).then_some(DType::U8));
     let text = |row: Result<Sample>| Some(row.ok()?.text(column).ok()?.trim().to_string());
     cells.debug().iter().take(LOOKED_AT).filter_map(text).filter(|cell| !cell.is_empty()).collect()
@@ -233,7 +233,7 @@ fn is_named_as_picture(cell: &str) -> bool {
     PICTURES.iter().any(|end| lower.ends_with(end))
 }
 
-fn nothing_there(column: &str, cell: &str, table: &Table, roots: &[PathBuf]) -> Error {
+fn nothing_there(column: &str, cell: &str, table: &CsvTable, roots: &[PathBuf]) -> Error {
     let looked: Vec<String> = roots.iter().take(NAMED).map(|r| r.display().to_string()).collect();
     Error::new(ErrorKind::Io, format!("the pictures that the column `{column}` names are not there: {cell}"))
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))

@@ -15,7 +15,7 @@ const TELLING: usize = 20;
 
 /// What labels become.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Labels {
+pub(super) enum LabelEncoding {
     /// Numbers of classes as they are.
     Classes,
     /// Names of classes, sorted.
@@ -30,15 +30,15 @@ pub(super) enum Labels {
 
 /// What was decided about labels.
 #[derive(Debug)]
-pub(super) struct Decided {
-    pub labels: Labels,
+pub(super) struct LabelDecision {
+    pub labels: LabelEncoding,
     /// Empty: there are no classes.
     pub class_names: Vec<String>,
     pub note: Option<String>,
 }
 
 /// Labels that were seen.
-pub(super) struct Counted {
+pub(super) struct LabelStatistics {
     field: String,
     rows: usize,
     texts: BTreeSet<String>,
@@ -53,9 +53,9 @@ pub(super) struct Counted {
     max: f64,
 }
 
-impl Counted {
-    pub fn new(field: &str) -> Counted {
-        Counted {
+impl LabelStatistics {
+    pub fn new(field: &str) -> LabelStatistics {
+        LabelStatistics {
             field: field.into(),
             rows: 0,
             texts: BTreeSet::new(),
@@ -118,7 +118,7 @@ impl Counted {
 
     /// What they are. `told` names the classes where it is not empty; `numbers`: whether they are numbers to predict or
     /// classes, where that is known.
-    pub fn decide(self, told: &[String], numbers: Option<bool>) -> Result<Decided> {
+    pub fn decide(self, told: &[String], numbers: Option<bool>) -> Result<LabelDecision> {
         let seen = if self.has_texts { self.texts.len() } else { self.distinct.len() };
         let is_alone = seen == 1 && self.width == 1 && self.whole;
         let mut decided = self.decide_what(told, numbers)?;
@@ -129,65 +129,67 @@ impl Counted {
         Ok(decided)
     }
 
-    fn decide_what(self, told: &[String], numbers: Option<bool>) -> Result<Decided> {
-        let names = |labels, class_names| Ok(Decided { labels, class_names, note: None });
+    fn decide_what(self, told: &[String], numbers: Option<bool>) -> Result<LabelDecision> {
+        let names = |labels, class_names| Ok(LabelDecision { labels, class_names, note: None });
         if self.has_texts {
             return self.named(numbers == Some(true));
         }
         if numbers == Some(true) {
-            return names(Labels::Values, Vec::new());
+            return names(LabelEncoding::Values, Vec::new());
         }
         if self.width > 1 {
             let classes = (0..self.width).map(|k| told.get(k).cloned().unwrap_or_else(|| k.to_string()));
             return match self.one_hot {
-                true => names(Labels::OneHot, classes.collect()),
-                false => names(Labels::Values, Vec::new()),
+                true => names(LabelEncoding::OneHot, classes.collect()),
+                false => names(LabelEncoding::Values, Vec::new()),
             };
         }
         if self.dtype == DType::Bool {
-            return names(Labels::Classes, vec!["false".into(), "true".into()]);
+            return names(LabelEncoding::Classes, vec!["false".into(), "true".into()]);
         }
         if !told.is_empty() && self.whole {
             return match self.min >= 0.0 && self.max < told.len() as f64 {
-                true => names(Labels::Classes, told.to_vec()),
+                true => names(LabelEncoding::Classes, told.to_vec()),
                 false => Err(self.beyond(told.len())),
             };
         }
         match self.classes(numbers == Some(false)) {
-            Some(labels @ Labels::Classes) => {
+            Some(labels @ LabelEncoding::Classes) => {
                 names(labels, (0..=self.max as i64).map(|k| k.to_string()).collect())
             }
             Some(labels) => names(labels, self.distinct.iter().map(i64::to_string).collect()),
-            None => {
-                Ok(Decided { labels: Labels::Values, class_names: Vec::new(), note: Some(self.as_numbers()) })
-            }
+            None => Ok(LabelDecision {
+                labels: LabelEncoding::Values,
+                class_names: Vec::new(),
+                note: Some(self.as_numbers()),
+            }),
         }
     }
 
     /// Whole numbers as classes; none: they are numbers to predict.
-    fn classes(&self, known: bool) -> Option<Labels> {
+    fn classes(&self, known: bool) -> Option<LabelEncoding> {
         let (kept, rows) = (self.distinct.len(), self.rows);
         if !self.whole || kept >= MOST_KEPT {
             return None;
         }
-        let numbered = || Labels::Numbered(self.distinct.iter().copied().collect());
+        let numbered = || LabelEncoding::Numbered(self.distinct.iter().copied().collect());
         let is_numbered = self.min >= 0.0 && self.max < MOST_NUMBERED as f64;
         let each_is_rare = kept * 2 > rows && rows >= TELLING;
         if known {
-            return Some(if is_numbered { Labels::Classes } else { numbered() });
+            return Some(if is_numbered { LabelEncoding::Classes } else { numbered() });
         }
         if self.dtype.is_float() {
             // 0.0 and 1.0 are classes that a gap elsewhere made fractions of.
             let all = is_numbered && !each_is_rare && kept as f64 == self.max + 1.0;
-            return all.then_some(Labels::Classes);
+            return all.then_some(LabelEncoding::Classes);
         }
         match is_numbered {
-            true => (!each_is_rare).then_some(Labels::Classes),
+            true => (!each_is_rare).then_some(LabelEncoding::Classes),
             false => (kept * 10 <= rows || kept <= 2).then(numbered),
         }
     }
 
-    fn named(self, numbers: bool) -> Result<Decided> {
+    fn named(self, numbers: bool) -> Result<LabelDecision> {
         let field = self.field;
         if numbers {
             return Err(Error::new(ErrorKind::Data, format!("the labels `{field}` are texts"))
@@ -209,7 +211,7 @@ impl Counted {
             }));
         }
         let all: Vec<String> = self.texts.into_iter().collect();
-        Ok(Decided { labels: Labels::Names(all.clone()), class_names: all, note: None })
+        Ok(LabelDecision { labels: LabelEncoding::Names(all.clone()), class_names: all, note: None })
     }
 
     fn beyond(&self, classes: usize) -> Error {
@@ -240,7 +242,7 @@ fn text(label: &Literal) -> Result<&str> {
         .map_err(|_| Error::new(ErrorKind::Data, "a label is no UTF-8 text").hint("save the file as UTF-8"))
 }
 
-impl Labels {
+impl LabelEncoding {
     /// A record's label as a model takes it: `i32[]` of classes, `f32[n]` of numbers.
     pub fn of(&self, label: &Literal) -> Result<HostArray> {
         let gone = |name: String| {
@@ -248,17 +250,19 @@ impl Labels {
                 .because("the files were read before training and did not have it: they were changed")
         };
         let class = match self {
-            Labels::Values => return Ok(HostArray::from(label).cast(DType::F32).flatten()),
-            Labels::Classes => return Ok(HostArray::from(label).cast(DType::I32).reshape([] as [usize; 0])),
-            Labels::Names(names) => {
+            LabelEncoding::Values => return Ok(HostArray::from(label).cast(DType::F32).flatten()),
+            LabelEncoding::Classes => {
+                return Ok(HostArray::from(label).cast(DType::I32).reshape([] as [usize; 0]));
+            }
+            LabelEncoding::Names(names) => {
                 let name = text(label)?;
                 names.iter().position(|n| n == name).ok_or_else(|| gone(name.into()))?
             }
-            Labels::Numbered(all) => {
+            LabelEncoding::Numbered(all) => {
                 let number = label.to_f64s().first().map_or(0, |v| *v as i64);
                 all.binary_search(&number).map_err(|_| gone(number.to_string()))?
             }
-            Labels::OneHot => {
+            LabelEncoding::OneHot => {
                 label.to_f64s().iter().position(|v| *v == 1.0).ok_or_else(|| gone("none".into()))?
             }
         };
@@ -273,8 +277,8 @@ mod tests {
     fn decide(
         labels: impl IntoIterator<Item = Literal>,
         known: impl Into<Option<bool>>,
-    ) -> Result<(Labels, usize)> {
-        let mut counted = Counted::new("y");
+    ) -> Result<(LabelEncoding, usize)> {
+        let mut counted = LabelStatistics::new("y");
         for (i, label) in labels.into_iter().enumerate() {
             counted.add(&label, || format!("record {i}"))?;
         }
@@ -292,17 +296,27 @@ mod tests {
     #[test]
     fn numbers_are_classes_where_they_look_so() {
         let each = |n: i64, rows: i64| ints((0..rows).map(move |i| i % n));
-        assert_eq!(decide(each(10, 100), None).unwrap(), (Labels::Classes, 10));
-        assert_eq!(decide(each(10, 100), true).unwrap(), (Labels::Values, 0));
-        assert_eq!(decide(ints((0..200).map(|i| i * 1873)), None).unwrap(), (Labels::Values, 0));
+        assert_eq!(decide(each(10, 100), None).unwrap(), (LabelEncoding::Classes, 10));
+        assert_eq!(decide(each(10, 100), true).unwrap(), (LabelEncoding::Values, 0));
+        assert_eq!(decide(ints((0..200).map(|i| i * 1873)), None).unwrap(), (LabelEncoding::Values, 0));
         assert_eq!(decide(ints((0..200).map(|i| i % 3 * 100_000)), None).unwrap().1, 3);
         assert_eq!(
             decide(ints((0..50).map(|i| i % 2 * 2 - 1)), None).unwrap(),
-            (Labels::Numbered(vec![-1, 1]), 2)
+            (LabelEncoding::Numbered(vec![-1, 1]), 2)
         );
-        assert_eq!(decide(floats((0..50).map(|i| f64::from(i % 2))), None).unwrap(), (Labels::Classes, 2));
-        assert_eq!(decide(floats((0..50).map(|i| f64::from(i) / 3.0)), None).unwrap(), (Labels::Values, 0));
-        assert_eq!(decide(ints(0..50), false).unwrap(), (Labels::Classes, 50), "as a model knows them");
+        assert_eq!(
+            decide(floats((0..50).map(|i| f64::from(i % 2))), None).unwrap(),
+            (LabelEncoding::Classes, 2)
+        );
+        assert_eq!(
+            decide(floats((0..50).map(|i| f64::from(i) / 3.0)), None).unwrap(),
+            (LabelEncoding::Values, 0)
+        );
+        assert_eq!(
+            decide(ints(0..50), false).unwrap(),
+            (LabelEncoding::Classes, 50),
+            "as a model knows them"
+        );
         let e = decide(floats([0.0, f64::NAN]), None).unwrap_err().to_string();
         assert!(e.contains("record 1") && e.contains("not finite"), "{e}");
     }
@@ -313,11 +327,11 @@ mod tests {
             let values: Vec<i64> = (0..3).map(|i| i64::from(i == k)).collect();
             Literal::from_slice([3], &values).unwrap()
         };
-        assert_eq!(decide((0..30).map(|i| row(i % 3)), None).unwrap(), (Labels::OneHot, 3));
-        assert_eq!(decide((0..30).map(|_| row(7)), None).unwrap(), (Labels::Values, 0));
-        assert_eq!(Labels::OneHot.of(&row(2)).unwrap().get().unwrap().get(0).as_i64(), 2);
+        assert_eq!(decide((0..30).map(|i| row(i % 3)), None).unwrap(), (LabelEncoding::OneHot, 3));
+        assert_eq!(decide((0..30).map(|_| row(7)), None).unwrap(), (LabelEncoding::Values, 0));
+        assert_eq!(LabelEncoding::OneHot.of(&row(2)).unwrap().get().unwrap().get(0).as_i64(), 2);
         let truth = |b: bool| Literal::from_bools([], &[b]).unwrap();
-        assert_eq!(decide([truth(true), truth(false)], None).unwrap(), (Labels::Classes, 2));
+        assert_eq!(decide([truth(true), truth(false)], None).unwrap(), (LabelEncoding::Classes, 2));
         let text = |t: &str| Literal::from_slice([t.len()], t.as_bytes()).unwrap();
         let (labels, n) = decide((0..30).map(|i| text(["no\0\0", "yes"][i % 2])), None).unwrap();
         assert_eq!((labels.of(&text("no")).unwrap().get().unwrap().get(0).as_i64(), n), (0, 2));

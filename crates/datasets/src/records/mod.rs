@@ -10,15 +10,15 @@ mod image_tables;
 mod labels;
 mod options;
 
-pub use columns::ColumnCode;
+pub use columns::ColumnEncoding;
 pub use files::is_of_records;
-pub use options::{Packed, RecordOptions};
+pub use options::{RecordCompression, RecordOptions};
 
 use crate::idx_datasets::DataDir;
 use crate::images::folder::{LOOKED_AT, SIDES, fit_picture_on, size_for, told_transparent};
-use crate::{Prepare, Streamed, TrainingData, numbered, unnumbered};
-use image_tables::PictureColumn;
-use labels::{Counted, Labels};
+use crate::{PrepareFn, StreamedDataset, TrainingData, numbered, unnumbered};
+use image_tables::ImagePathColumn;
+use labels::{LabelEncoding, LabelStatistics};
 use options::LABELS;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,11 +26,11 @@ use std::sync::Arc;
 use systole_base::rng::{hash_name, mix};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_data::format::any_format;
-use systole_data::format::example::{Features, parse_example};
+use systole_data::format::example::{FeatureSpecs, parse_example};
 use systole_data::format::tfrecord::OnCorrupt;
 use systole_data::input_file;
-use systole_data::tools::{Opened, files_of, open_written};
-use systole_data::{AUTOTUNE, Dataset, HostArray, Sample, Shuffle, Table, TfRecord};
+use systole_data::tools::{OpenedDataset, files_of, open_written};
+use systole_data::{AUTOTUNE, CsvTable, Dataset, HostArray, Sample, ShuffleOptions, TfRecordOptions};
 
 /// Fields that hold a picture: `image`, and what WebDataset calls files.
 const PICTURES: [&str; 7] = ["image", "jpg", "jpeg", "png", "bmp", "webp", "gif"];
@@ -83,13 +83,13 @@ pub fn picture_size_of_records(
     let (train, _) = files::find(&dir, options)?;
     // What is wrong with files is told when all options are known, which may leave the wrong ones out.
     let Some(first) = train.into_iter().next() else { return Ok(None) };
-    let source = match Source::open(vec![first], options) {
+    let source = match RecordFiles::open(vec![first], options) {
         Ok(source) => source,
         Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
         Err(_) => return Ok(None),
     };
     if let Some(table) = &source.opened.table {
-        let Some(column) = PictureColumn::find(table, options, dir.named(), true)? else { return Ok(None) };
+        let Some(column) = ImagePathColumn::find(table, options, dir.named(), true)? else { return Ok(None) };
         let paths = column.rows(table, None).debug();
         let paths = paths
             .iter()
@@ -100,8 +100,8 @@ pub fn picture_size_of_records(
     // The label may still have to be named: a field with a picture tells itself.
     let Ok(first) = source.first() else { return Ok(None) };
     let label = label_of(&first, options).unwrap_or_default();
-    Ok(match Input::of(&first, &label, options, &SHAPELESS) {
-        Ok(Input::File { field, .. }) => {
+    Ok(match RecordInput::of(&first, &label, options, &SHAPELESS) {
+        Ok(RecordInput::File { field, .. }) => {
             let all = source.opened.dataset.debug();
             let size = |s: Result<Sample>| {
                 let s = s.ok()?;
@@ -110,7 +110,7 @@ pub fn picture_size_of_records(
             };
             size_of_all(&all.iter().take(LOOKED_AT).filter_map(size).collect::<Vec<_>>())
         }
-        Ok(Input::Pixels { field, .. }) if first.names().any(|n| *n == format!("{field}/shape")) => {
+        Ok(RecordInput::Pixels { field, .. }) if first.names().any(|n| *n == format!("{field}/shape")) => {
             let all = source.opened.dataset.debug();
             let size = |s: Result<Sample>| match *shape_of(&s.ok()?, &field).ok()?.as_slice() {
                 [h, w] => Some([h, w, 1]),
@@ -119,7 +119,7 @@ pub fn picture_size_of_records(
             };
             size_of_all(&all.iter().take(LOOKED_AT).filter_map(size).collect::<Vec<_>>())
         }
-        Ok(Input::Pixels { size, .. }) => Some(size),
+        Ok(RecordInput::Pixels { size, .. }) => Some(size),
         _ => None,
     })
 }
@@ -154,18 +154,18 @@ pub fn records(
     shape: &RecordShape,
 ) -> Result<TrainingData> {
     let dir = dir.into();
-    let Sources { train: source, test, label, columns: of_table, mut notes, mark } =
-        Sources::find(&dir, options, shape)?;
+    let RecordSplits { train: source, test, label, columns: of_table, mut notes, mark } =
+        RecordSplits::find(&dir, options, shape)?;
     let (train_part, test_part) = match &test {
         // All of them are to be tested on.
-        None if shape.validation_split >= 1.0 => (Subset::All, Subset::All),
-        None => Subset::split(shape)?,
-        Some(_) => (Subset::All, Subset::All),
+        None if shape.validation_split >= 1.0 => (RecordSubset::All, RecordSubset::All),
+        None => RecordSubset::split(shape)?,
+        Some(_) => (RecordSubset::All, RecordSubset::All),
     };
     let test_source = test.unwrap_or_else(|| source.clone());
-    let mut reading = Reading::of(&source, (&label, of_table), options, shape)?;
+    let mut reading = RecordParser::of(&source, (&label, of_table), options, shape)?;
     let report = |done, all| dir.report("reading records", done, all);
-    let mut counted = Counted::new(&label);
+    let mut counted = LabelStatistics::new(&label);
     let train = reading.count(&source, train_part, &mut counted, &report)?;
     let test = reading.count(&test_source, test_part, &mut counted, &report)?;
     some_of_each(train, test, &source)?;
@@ -174,8 +174,8 @@ pub fn records(
     reading.labels = decided.labels;
     let element = reading.element();
     let (fields, columns) = (reading.input.fields(), reading.input.columns());
-    let prepare = Prepare(Arc::new(move |s| reading.prepare(s)));
-    let in_order = |source: &Source, part| {
+    let prepare = PrepareFn(Arc::new(move |s| reading.prepare(s)));
+    let in_order = |source: &RecordFiles, part| {
         let prepare = prepare.clone();
         source.in_order(part).map_parallel(move |s| prepare.call(s), AUTOTUNE)
     };
@@ -195,7 +195,7 @@ pub fn records(
         notes,
         language: None,
         identity: Some(identity(&[source.files(), test_source.files()], train, test, mark)),
-        streamed: Some(Streamed {
+        streamed: Some(StreamedDataset {
             in_order: source.in_order(train_part),
             mixed: source.mixed(train_part, mix(shape.seed ^ hash_name("order of files"))),
             buffer,
@@ -206,7 +206,7 @@ pub fn records(
 }
 
 /// Refuses a part without records.
-fn some_of_each(train: usize, test: usize, source: &Source) -> Result<()> {
+fn some_of_each(train: usize, test: usize, source: &RecordFiles) -> Result<()> {
     let what = match (train, test) {
         (0, _) => "train",
         (_, 0) => "test",
@@ -219,12 +219,12 @@ fn some_of_each(train: usize, test: usize, source: &Source) -> Result<()> {
 }
 
 /// What is trained and tested on, of which columns.
-struct Sources {
-    train: Source,
+struct RecordSplits {
+    train: RecordFiles,
     /// None: a part of the others.
-    test: Option<Source>,
+    test: Option<RecordFiles>,
     label: String,
-    columns: Columns,
+    columns: ColumnRoles,
     notes: Vec<String>,
     /// What tells the pictures that tables name from others of the same names.
     mark: u64,
@@ -232,26 +232,26 @@ struct Sources {
 
 /// What the columns of tables are.
 #[derive(Clone, Default)]
-enum Columns {
+enum ColumnRoles {
     /// These are no tables.
     #[default]
     None,
     /// How they become numbers.
-    Codes(Vec<ColumnCode>),
+    Codes(Vec<ColumnEncoding>),
     /// One of them names pictures.
-    Pictures(PictureColumn),
+    Pictures(ImagePathColumn),
 }
 
-impl Sources {
-    fn find(dir: &DataDir, options: &RecordOptions, shape: &RecordShape) -> Result<Sources> {
+impl RecordSplits {
+    fn find(dir: &DataDir, options: &RecordOptions, shape: &RecordShape) -> Result<RecordSplits> {
         let (train_files, test_files) = files::find(dir, options)?;
         if options.train.is_empty() {
             files::check_alike(dir, &train_files, options)?;
         }
-        let train = Source::open(train_files, options)?;
+        let train = RecordFiles::open(train_files, options)?;
         let mut notes = train.opened.notes.clone();
         let pictures = match &train.opened.table {
-            Some(table) => PictureColumn::find(table, options, dir.named(), true)?,
+            Some(table) => ImagePathColumn::find(table, options, dir.named(), true)?,
             None => None,
         };
         let other = train.opened.table.as_ref().zip(pictures.as_ref());
@@ -259,7 +259,7 @@ impl Sources {
         let label = label_of(&train.first()?, options).or_else(|e| other.ok_or(e))?;
         let test = match test_files.is_empty() || test_files == train.files() {
             true => train.opened.test.clone().map(|dataset| train.with(dataset)),
-            false => Some(Source::open(test_files, options)?),
+            false => Some(RecordFiles::open(test_files, options)?),
         };
         let test = match test {
             // What competitions give: rows whose answers are to be told.
@@ -273,10 +273,10 @@ impl Sources {
             }
             test => test,
         };
-        let tables: Vec<Arc<Table>> =
+        let tables: Vec<Arc<CsvTable>> =
             std::iter::once(&train).chain(&test).filter_map(|s| s.opened.table.clone()).collect();
         tables.iter().try_for_each(|t| columns::check_label(t, &label))?;
-        let mut sources = Sources { train, test, label, columns: Columns::None, notes, mark: 0 };
+        let mut sources = RecordSplits { train, test, label, columns: ColumnRoles::None, notes, mark: 0 };
         match (tables.is_empty(), pictures) {
             (true, _) => {}
             (false, Some(column)) => sources.name_pictures(column, (dir, options, shape))?,
@@ -286,24 +286,24 @@ impl Sources {
     }
 
     /// Tables whose columns become numbers.
-    fn encode_columns(&mut self, tables: &[Arc<Table>], options: &RecordOptions) -> Result<()> {
-        let all: Vec<&Table> = tables.iter().map(|t| &**t).collect();
+    fn encode_columns(&mut self, tables: &[Arc<CsvTable>], options: &RecordOptions) -> Result<()> {
+        let all: Vec<&CsvTable> = tables.iter().map(|t| &**t).collect();
         let (found, left_out) = columns::codes(&all, &self.label, &options.inputs, &options.columns)?;
         for source in std::iter::once(&mut self.train).chain(&mut self.test) {
             if let Some(table) = &source.opened.table {
                 source.opened.dataset = columns::rows(table, &found, Some(&self.label));
             }
         }
-        Input::of_columns(found.clone(), &left_out)?;
+        RecordInput::of_columns(found.clone(), &left_out)?;
         self.notes.extend(left_out);
-        self.columns = Columns::Codes(found);
+        self.columns = ColumnRoles::Codes(found);
         Ok(())
     }
 
     /// Tables of which one column names pictures.
     fn name_pictures(
         &mut self,
-        column: PictureColumn,
+        column: ImagePathColumn,
         (dir, options, shape): (&DataDir, &RecordOptions, &RecordShape),
     ) -> Result<()> {
         let report = |done, all| dir.report("reading pictures", done, all);
@@ -311,7 +311,7 @@ impl Sources {
         for source in std::iter::once(&mut self.train).chain(&mut self.test) {
             let Some(table) = source.opened.table.clone() else { continue };
             // Another table may lie in another folder.
-            let here = PictureColumn::find(&table, options, dir.named(), true)?.unwrap_or(column.clone());
+            let here = ImagePathColumn::find(&table, options, dir.named(), true)?.unwrap_or(column.clone());
             let dtype = table.column(&self.label).map_or(DType::U8, |c| c.dtype());
             let rows = here.rows(&table, Some((&self.label, dtype)));
             let checked = here.check(&rows, options, shape.unreadable_quota, &report)?;
@@ -321,7 +321,7 @@ impl Sources {
             source.opened.dataset = here.without(rows, checked.bad);
         }
         self.notes.extend(told_transparent(transparent, shape.background));
-        self.columns = Columns::Pictures(column);
+        self.columns = ColumnRoles::Pictures(column);
         Ok(())
     }
 }
@@ -348,7 +348,7 @@ pub struct RecordInputs<'a> {
 /// `Io` when a file cannot be opened; `Data` when it has no such field.
 pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<Dataset> {
     let &RecordInputs { options, fields, size, background, goes_on } = wanted;
-    let mut source = Source::open(files, options)?;
+    let mut source = RecordFiles::open(files, options)?;
     // A file with a part for testing has these rows too.
     if let Some(test) = source.opened.test.take() {
         source.opened.dataset = source.opened.dataset.concatenate(&test);
@@ -373,7 +373,7 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
         (Some(table), None) => {
             let told = match options.columns.is_empty() {
                 // Models of earlier versions learnt from numbers alone.
-                true => fields.iter().map(|name| ColumnCode::number(name)).collect(),
+                true => fields.iter().map(|name| ColumnEncoding::number(name)).collect(),
                 false => options.columns.clone(),
             };
             if goes_on && !told.is_empty() {
@@ -381,21 +381,21 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
             }
             let (codes, notes) = columns::codes(&[&*table], &label, &options.inputs, &told)?;
             source.opened.dataset = columns::rows(&table, &codes, None);
-            Input::of_columns(codes, &notes)?
+            RecordInput::of_columns(codes, &notes)?
         }
         (Some(table), Some(size)) => {
-            let Some(column) = PictureColumn::find(&table, &options, None, false)? else {
+            let Some(column) = ImagePathColumn::find(&table, &options, None, false)? else {
                 return Err(no_pictures(&table));
             };
             source.opened.dataset = column.rows(&table, None);
-            Input::Path { field: column.field, size }
+            RecordInput::Path { field: column.field, size }
         }
-        (None, _) => Input::of(&first, &label, &options, &shape)?,
+        (None, _) => RecordInput::of(&first, &label, &options, &shape)?,
     };
     let features = source.features().map(|all| only(all, |name| input.reads(name)));
-    let reading = Reading { features, input, label, labels: Labels::Values, background };
+    let reading = RecordParser { features, input, label, labels: LabelEncoding::Values, background };
     let place = source.place();
-    Ok(numbered(source.in_order(Subset::All)).map_parallel(
+    Ok(numbered(source.in_order(RecordSubset::All)).map_parallel(
         move |s| {
             let row = s.get("index")?.get(0).as_i64();
             let parsed = reading.parse(unnumbered(s))?;
@@ -407,7 +407,7 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
     ))
 }
 
-fn no_pictures(table: &Table) -> Error {
+fn no_pictures(table: &CsvTable) -> Error {
     let names: Vec<&str> = table.columns.iter().map(|c| c.name.as_str()).collect();
     Error::new(ErrorKind::Data, "no column of this table names pictures that are there")
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
@@ -417,7 +417,7 @@ fn no_pictures(table: &Table) -> Error {
 
 /// Which of the records of a file are meant.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Subset {
+enum RecordSubset {
     All,
     /// All but the ten-thousandths that are kept for testing, which the seed chooses.
     Train(u64, u64),
@@ -430,25 +430,25 @@ const NEIGHBOURS: u64 = 100;
 /// A part is counted in these.
 const PARTS: u64 = 10_000;
 
-impl Subset {
-    fn split(shape: &RecordShape) -> Result<(Subset, Subset)> {
+impl RecordSubset {
+    fn split(shape: &RecordShape) -> Result<(RecordSubset, RecordSubset)> {
         if shape.validation_split <= 0.0 {
             return Err(Error::new(ErrorKind::Config, "there are no records to test on")
                 .because("no files are for testing, and data.validation_split is 0")
                 .hint("name files with data.records.test, or set data.validation_split to 0.2"));
         }
         let part = (shape.validation_split * PARTS as f64).round().clamp(1.0, PARTS as f64 - 1.0) as u64;
-        Ok((Subset::Train(part, shape.seed), Subset::Test(part, shape.seed)))
+        Ok((RecordSubset::Train(part, shape.seed), RecordSubset::Test(part, shape.seed)))
     }
 
     fn of(self, records: Dataset) -> Dataset {
         let (is_test, part, seed) = match self {
-            Subset::All => return records,
-            Subset::Train(part, seed) => (false, part, seed),
-            Subset::Test(part, seed) => (true, part, seed),
+            RecordSubset::All => return records,
+            RecordSubset::Train(part, seed) => (false, part, seed),
+            RecordSubset::Test(part, seed) => (true, part, seed),
         };
         if let Some(n) = records.cardinality().finite() {
-            let fixed = Shuffle { buffer_size: usize::MAX, seed, reshuffle_each_iteration: false };
+            let fixed = ShuffleOptions { buffer_size: usize::MAX, seed, reshuffle_each_iteration: false };
             let mixed = records.shuffle_with(fixed);
             let kept = (u128::from(n) * u128::from(part) / u128::from(PARTS)) as u64;
             return if is_test { mixed.take(kept) } else { mixed.skip(kept) };
@@ -479,15 +479,15 @@ fn is_kept(place: u64, part: u64, seed: u64) -> bool {
 
 /// Files, and how they are read.
 #[derive(Clone)]
-struct Source {
-    opened: Opened,
+struct RecordFiles {
+    opened: OpenedDataset,
     options: RecordOptions,
     /// Bytes of the files when they were opened first.
     sizes: Arc<BTreeMap<PathBuf, u64>>,
 }
 
-impl Source {
-    fn open(files: Vec<PathBuf>, options: &RecordOptions) -> Result<Source> {
+impl RecordFiles {
+    fn open(files: Vec<PathBuf>, options: &RecordOptions) -> Result<RecordFiles> {
         if files.is_empty() {
             return Err(Error::new(ErrorKind::Io, "there are no files of records")
                 .hint("check data.records.train and data.records.test"));
@@ -508,13 +508,13 @@ impl Source {
         }
         let size = |f: &PathBuf| Some((f.clone(), input_file::size(f)?));
         let sizes = Arc::new(opened.files.iter().filter_map(size).collect());
-        Ok(Source { opened, options: options.clone(), sizes })
+        Ok(RecordFiles { opened, options: options.clone(), sizes })
     }
 
     /// The same files for other elements of theirs.
-    fn with(&self, dataset: Dataset) -> Source {
-        let opened = Opened { dataset, test: None, ..self.opened.clone() };
-        Source { opened, ..self.clone() }
+    fn with(&self, dataset: Dataset) -> RecordFiles {
+        let opened = OpenedDataset { dataset, test: None, ..self.opened.clone() };
+        RecordFiles { opened, ..self.clone() }
     }
 
     /// The first file, for messages.
@@ -537,7 +537,7 @@ impl Source {
     }
 
     /// What Examples hold; none: the files are read as they are.
-    fn features(&self) -> Option<&Features> {
+    fn features(&self) -> Option<&FeatureSpecs> {
         self.opened.features.as_ref()
     }
 
@@ -546,27 +546,28 @@ impl Source {
         self.opened.dataset.cardinality().finite().is_some()
     }
 
-    fn of_file(options: &RecordOptions, path: PathBuf, part: Subset) -> Dataset {
+    fn of_file(options: &RecordOptions, path: PathBuf, part: RecordSubset) -> Dataset {
         let on_corrupt = match options.skip {
             0 => OnCorrupt::Fail,
             quota => OnCorrupt::Skip { quota },
         };
-        let how = TfRecord { compression: options.compression.into(), on_corrupt, random_access: false };
+        let how =
+            TfRecordOptions { compression: options.compression.into(), on_corrupt, random_access: false };
         part.of(Dataset::tfrecord_with([path], how))
     }
 
     /// File by file: the same elements in the same order in each epoch.
-    fn in_order(&self, part: Subset) -> Dataset {
+    fn in_order(&self, part: RecordSubset) -> Dataset {
         self.read(Dataset::files(self.files().to_vec()), part, 1)
     }
 
     /// Several files at a time, their order new in each epoch.
-    fn mixed(&self, part: Subset, seed: u64) -> Dataset {
+    fn mixed(&self, part: RecordSubset, seed: u64) -> Dataset {
         let files = Dataset::files(self.files().to_vec()).shuffle(usize::MAX, seed);
         self.read(files, part, self.options.cycle_length)
     }
 
-    fn read(&self, files: Dataset, part: Subset, cycle: usize) -> Dataset {
+    fn read(&self, files: Dataset, part: RecordSubset, cycle: usize) -> Dataset {
         if self.features().is_none() {
             return part.of(match self.options.skip {
                 0 => self.opened.dataset.clone(),
@@ -577,7 +578,7 @@ impl Source {
         let open = move |s: Sample| -> Result<Dataset> {
             let path = PathBuf::from(s.text("path")?);
             same_size(&path, sizes.get(&path).copied())?;
-            Ok(Source::of_file(&options, path, part))
+            Ok(RecordFiles::of_file(&options, path, part))
         };
         files.interleave_parallel(open, cycle, self.options.block_length, AUTOTUNE)
     }
@@ -600,17 +601,17 @@ fn same_size(path: &Path, had: Option<u64>) -> Result<()> {
 
 /// What becomes of a record.
 #[derive(Clone)]
-struct Reading {
-    features: Option<Features>,
-    input: Input,
+struct RecordParser {
+    features: Option<FeatureSpecs>,
+    input: RecordInput,
     label: String,
-    labels: Labels,
+    labels: LabelEncoding,
     background: f64,
 }
 
 /// What a model takes of a record.
 #[derive(Clone)]
-enum Input {
+enum RecordInput {
     /// The path of a picture, brought to this size.
     Path { field: String, size: [usize; 3] },
     /// A JPEG or PNG file, brought to this size.
@@ -620,30 +621,30 @@ enum Input {
     /// Numbers, side by side.
     Numbers { fields: Vec<String>, count: usize },
     /// Columns of a table.
-    Columns { codes: Vec<ColumnCode>, count: usize },
+    Columns { codes: Vec<ColumnEncoding>, count: usize },
 }
 
-impl Reading {
+impl RecordParser {
     /// By the first record. What labels are is told by all of them, later.
     fn of(
-        source: &Source,
-        (label, columns): (&str, Columns),
+        source: &RecordFiles,
+        (label, columns): (&str, ColumnRoles),
         options: &RecordOptions,
         shape: &RecordShape,
-    ) -> Result<Reading> {
+    ) -> Result<RecordParser> {
         let input = match columns {
-            Columns::Codes(codes) => Input::of_columns(codes, &[])?,
-            Columns::Pictures(column) => {
+            ColumnRoles::Codes(codes) => RecordInput::of_columns(codes, &[])?,
+            ColumnRoles::Pictures(column) => {
                 let first = source.first()?.text(&column.field)?.to_string();
-                Input::Path { size: shape.picture(any_format::size(first)?), field: column.field }
+                RecordInput::Path { size: shape.picture(any_format::size(first)?), field: column.field }
             }
-            Columns::None => Input::of(&source.first()?, label, options, shape)?,
+            ColumnRoles::None => RecordInput::of(&source.first()?, label, options, shape)?,
         };
-        Ok(Reading {
+        Ok(RecordParser {
             features: source.features().cloned(),
             input,
             label: label.into(),
-            labels: Labels::Values,
+            labels: LabelEncoding::Values,
             background: shape.background,
         })
     }
@@ -651,13 +652,13 @@ impl Reading {
     /// How many records there are; remembers their labels.
     fn count(
         &self,
-        source: &Source,
-        part: Subset,
-        counted: &mut Counted,
+        source: &RecordFiles,
+        part: RecordSubset,
+        counted: &mut LabelStatistics,
         progress: &dyn Fn(u64, u64),
     ) -> Result<usize> {
         // The part for testing is one of the same files.
-        if !matches!(part, Subset::Test(..)) {
+        if !matches!(part, RecordSubset::Test(..)) {
             self.check_numbers(source)?;
         }
         let files = source.files();
@@ -670,14 +671,14 @@ impl Reading {
         let mut n = 0;
         for (i, file) in files.iter().enumerate() {
             let records =
-                Source::of_file(&source.options, file.clone(), part).map(parse_example(only.clone()));
+                RecordFiles::of_file(&source.options, file.clone(), part).map(parse_example(only.clone()));
             n += self.count_all(&records, counted, &file.display().to_string()).map_err(explain)?;
             progress(i as u64 + 1, files.len() as u64);
         }
         Ok(n)
     }
 
-    fn count_all(&self, records: &Dataset, counted: &mut Counted, file: &str) -> Result<usize> {
+    fn count_all(&self, records: &Dataset, counted: &mut LabelStatistics, file: &str) -> Result<usize> {
         let mut n = 0;
         for sample in records {
             let sample = sample?;
@@ -690,7 +691,7 @@ impl Reading {
 
     /// Refuses files with numbers that are not finite. Of tables that was done when they were read. All records are gone
     /// through in their order, so that their numbers are those of the files.
-    fn check_numbers(&self, source: &Source) -> Result<()> {
+    fn check_numbers(&self, source: &RecordFiles) -> Result<()> {
         if !self.input.has_numbers() {
             return Ok(());
         }
@@ -708,7 +709,7 @@ impl Reading {
                 source.files().first().map_or(Path::new(""), |f| f.as_path()),
             ),
             Some(features) => source.files().iter().try_for_each(|file| {
-                let all = Source::of_file(&source.options, file.clone(), Subset::All);
+                let all = RecordFiles::of_file(&source.options, file.clone(), RecordSubset::All);
                 check(all.map(parse_example(only(features, |name| self.input.reads(name)))), file)
             }),
         }
@@ -717,8 +718,8 @@ impl Reading {
     /// Refuses numbers that are not finite.
     fn check_finite(&self, parsed: &Sample, place: impl Fn() -> String) -> Result<()> {
         let fields: &[String] = match &self.input {
-            Input::Numbers { fields, .. } => fields,
-            Input::Pixels { field, dtype, .. } if dtype.is_float() => std::slice::from_ref(field),
+            RecordInput::Numbers { fields, .. } => fields,
+            RecordInput::Pixels { field, dtype, .. } if dtype.is_float() => std::slice::from_ref(field),
             _ => return Ok(()),
         };
         for field in fields {
@@ -735,9 +736,11 @@ impl Reading {
     /// What an element's input is.
     fn element(&self) -> TensorType {
         match &self.input {
-            Input::Path { size, .. } | Input::File { size, .. } => TensorType::new(DType::U8, *size),
-            Input::Pixels { size, dtype, .. } => TensorType::new(*dtype, *size),
-            Input::Numbers { count, .. } | Input::Columns { count, .. } => {
+            RecordInput::Path { size, .. } | RecordInput::File { size, .. } => {
+                TensorType::new(DType::U8, *size)
+            }
+            RecordInput::Pixels { size, dtype, .. } => TensorType::new(*dtype, *size),
+            RecordInput::Numbers { count, .. } | RecordInput::Columns { count, .. } => {
                 TensorType::new(DType::F32, [*count])
             }
         }
@@ -761,26 +764,28 @@ impl Reading {
     /// What the model takes of the fields.
     fn input(&self, parsed: &Sample) -> Result<(&'static str, HostArray)> {
         Ok(match &self.input {
-            Input::Path { field, size } => {
+            RecordInput::Path { field, size } => {
                 let pixels = any_format::read(parsed.text(field)?)?;
                 ("image", fit_picture_on(pixels.into(), *size, self.background))
             }
-            Input::File { field, size } => {
+            RecordInput::File { field, size } => {
                 let field = picture_field(parsed, field);
                 let pixels = any_format::from_bytes("the picture", parsed.get(field)?.bytes())?;
                 ("image", fit_picture_on(pixels.into(), *size, self.background))
             }
-            Input::Pixels { field, size, .. } => ("image", pixels(parsed, field, *size, self.background)?),
-            Input::Numbers { fields, count } => ("x", numbers(parsed, fields, *count)?),
-            Input::Columns { codes, count } => ("x", columns::encode(parsed, codes, *count)?),
+            RecordInput::Pixels { field, size, .. } => {
+                ("image", pixels(parsed, field, *size, self.background)?)
+            }
+            RecordInput::Numbers { fields, count } => ("x", numbers(parsed, fields, *count)?),
+            RecordInput::Columns { codes, count } => ("x", columns::encode(parsed, codes, *count)?),
         })
     }
 }
 
 /// Those features whose names are wanted.
-fn only(features: &Features, wanted: impl Fn(&str) -> bool) -> Features {
+fn only(features: &FeatureSpecs, wanted: impl Fn(&str) -> bool) -> FeatureSpecs {
     let kept = features.iter().filter(|(name, _)| wanted(name));
-    kept.fold(Features::new(), |all, (name, feature)| all.with(name, feature.clone()))
+    kept.fold(FeatureSpecs::new(), |all, (name, feature)| all.with(name, feature.clone()))
 }
 
 /// What the command line can do about a record that cannot be read.
@@ -824,20 +829,22 @@ fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
     })
 }
 
-impl Input {
+impl RecordInput {
     fn fields(&self) -> Vec<String> {
         match self {
-            Input::Path { field, .. } | Input::File { field, .. } | Input::Pixels { field, .. } => {
+            RecordInput::Path { field, .. }
+            | RecordInput::File { field, .. }
+            | RecordInput::Pixels { field, .. } => {
                 vec![field.clone()]
             }
-            Input::Numbers { fields, .. } => fields.clone(),
-            Input::Columns { codes, .. } => codes.iter().map(|c| c.name.clone()).collect(),
+            RecordInput::Numbers { fields, .. } => fields.clone(),
+            RecordInput::Columns { codes, .. } => codes.iter().map(|c| c.name.clone()).collect(),
         }
     }
 
-    fn columns(&self) -> Vec<ColumnCode> {
+    fn columns(&self) -> Vec<ColumnEncoding> {
         match self {
-            Input::Columns { codes, .. } => codes.clone(),
+            RecordInput::Columns { codes, .. } => codes.clone(),
             _ => Vec::new(),
         }
     }
@@ -845,17 +852,17 @@ impl Input {
     /// Whether numbers are read that may not be finite.
     fn has_numbers(&self) -> bool {
         match self {
-            Input::Numbers { .. } => true,
-            Input::Pixels { dtype, .. } => dtype.is_float(),
+            RecordInput::Numbers { .. } => true,
+            RecordInput::Pixels { dtype, .. } => dtype.is_float(),
             _ => false,
         }
     }
 
     /// `notes` say of each column that is left out why.
-    fn of_columns(codes: Vec<ColumnCode>, notes: &[String]) -> Result<Input> {
-        let count = codes.iter().map(ColumnCode::width).sum();
+    fn of_columns(codes: Vec<ColumnEncoding>, notes: &[String]) -> Result<RecordInput> {
+        let count = codes.iter().map(ColumnEncoding::width).sum();
         if count > 0 {
-            return Ok(Input::Columns { codes, count });
+            return Ok(RecordInput::Columns { codes, count });
         }
         Err(match notes {
             [] => Error::new(ErrorKind::Data, "the records hold a label and nothing else")
@@ -871,7 +878,7 @@ impl Input {
         self.fields().iter().any(|f| name == f || name.strip_suffix("/shape") == Some(f))
     }
 
-    fn of(first: &Sample, label: &str, options: &RecordOptions, shape: &RecordShape) -> Result<Input> {
+    fn of(first: &Sample, label: &str, options: &RecordOptions, shape: &RecordShape) -> Result<RecordInput> {
         let picture = PICTURES.into_iter().find(|p| first.names().any(|n| n == *p));
         let names = match options.inputs.as_slice() {
             [] if picture.is_some() => picture.into_iter().map(str::to_string).collect(),
@@ -885,7 +892,7 @@ impl Input {
                 .hint("name the fields to learn from: data.records.inputs"));
         }
         if let [field] = names.as_slice()
-            && let Some(input) = Input::picture(first, field, shape)?
+            && let Some(input) = RecordInput::picture(first, field, shape)?
         {
             return Ok(input);
         }
@@ -899,23 +906,23 @@ impl Input {
             }
             count += ty.elements();
         }
-        Ok(Input::Numbers { fields: names, count })
+        Ok(RecordInput::Numbers { fields: names, count })
     }
 
     /// A picture, as a file or as pixels.
-    fn picture(first: &Sample, field: &str, shape: &RecordShape) -> Result<Option<Input>> {
+    fn picture(first: &Sample, field: &str, shape: &RecordShape) -> Result<Option<RecordInput>> {
         let x = first.get(field)?;
         let field = field.to_string();
         let wanted = |size: [usize; 3]| shape.picture(size);
         if x.dtype() == DType::U8 && x.shape().rank() == 1 && any_format::is_picture(x.bytes()) {
             let pixels = any_format::from_bytes("the first picture", x.bytes())?;
             let [h, w, c] = *pixels.shape().dims() else { return Ok(None) };
-            return Ok(Some(Input::File { field, size: wanted([h, w, c]) }));
+            return Ok(Some(RecordInput::File { field, size: wanted([h, w, c]) }));
         }
         let dtype = x.dtype();
         Ok(match *shape_of(first, &field)?.as_slice() {
-            [h, w, c @ 1..=4] => Some(Input::Pixels { field, size: wanted([h, w, c]), dtype }),
-            [h, w] => Some(Input::Pixels { field, size: wanted([h, w, 1]), dtype }),
+            [h, w, c @ 1..=4] => Some(RecordInput::Pixels { field, size: wanted([h, w, c]), dtype }),
+            [h, w] => Some(RecordInput::Pixels { field, size: wanted([h, w, 1]), dtype }),
             _ => None,
         })
     }

@@ -1,11 +1,11 @@
 //! How files of records become a data set: the table `data.records`.
 
-use super::columns::ColumnCode;
+use super::columns::ColumnEncoding;
 use serde::{Deserialize, Deserializer, Serialize};
 use systole_base::{Error, ErrorKind, Result};
-use systole_data::Written;
-use systole_data::format::example::Features;
-use systole_data::format::tfrecord::Compression;
+use systole_data::CsvFormat;
+use systole_data::format::example::FeatureSpecs;
+use systole_data::format::tfrecord::TfRecordCompression;
 
 /// Fields that hold the label where nobody says which, in order of preference.
 pub(super) const LABELS: [&str; 6] = ["label", "labels", "y", "target", "class", "cls"];
@@ -31,7 +31,7 @@ pub struct RecordOptions {
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "name")]
     pub label: Option<String>,
     /// Around TFRecord files: `auto`, `plain`, `gzip`, `zlib`.
-    pub compression: Packed,
+    pub compression: RecordCompression,
     /// Damaged records that may be left out of each file; of tables and arrays: of all files.
     pub skip: u64,
     /// Files that are read at a time.
@@ -53,39 +53,39 @@ pub struct RecordOptions {
     pub decimal: Option<String>,
     /// How the columns of tables become numbers, where that is known: training finds it out and keeps it with the model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub columns: Vec<ColumnCode>,
+    pub columns: Vec<ColumnEncoding>,
 }
 
 /// A column's name, or its number where a table has no header.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected the name of a field, or its number")]
-enum Name {
+enum ColumnName {
     Text(String),
     Number(u32),
 }
 
-impl From<Name> for String {
-    fn from(name: Name) -> String {
+impl From<ColumnName> for String {
+    fn from(name: ColumnName) -> String {
         match name {
-            Name::Text(text) => text,
-            Name::Number(number) => number.to_string(),
+            ColumnName::Text(text) => text,
+            ColumnName::Number(number) => number.to_string(),
         }
     }
 }
 
 fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    Ok(Option::<Name>::deserialize(deserializer)?.map(String::from))
+    Ok(Option::<ColumnName>::deserialize(deserializer)?.map(String::from))
 }
 
 fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    Ok(Vec::<Name>::deserialize(deserializer)?.into_iter().map(String::from).collect())
+    Ok(Vec::<ColumnName>::deserialize(deserializer)?.into_iter().map(String::from).collect())
 }
 
 /// [`Compression`] as text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
-pub enum Packed {
+pub enum RecordCompression {
     #[default]
     Auto,
     Plain,
@@ -93,13 +93,13 @@ pub enum Packed {
     Zlib,
 }
 
-impl From<Packed> for Compression {
-    fn from(packed: Packed) -> Compression {
+impl From<RecordCompression> for TfRecordCompression {
+    fn from(packed: RecordCompression) -> TfRecordCompression {
         match packed {
-            Packed::Auto => Compression::Auto,
-            Packed::Plain => Compression::None,
-            Packed::Gzip => Compression::Gzip,
-            Packed::Zlib => Compression::Zlib,
+            RecordCompression::Auto => TfRecordCompression::Auto,
+            RecordCompression::Plain => TfRecordCompression::None,
+            RecordCompression::Gzip => TfRecordCompression::Gzip,
+            RecordCompression::Zlib => TfRecordCompression::Zlib,
         }
     }
 }
@@ -109,7 +109,7 @@ impl RecordOptions {
     ///
     /// # Errors
     /// When they are not written as features are.
-    pub fn parse_features(&self) -> Result<Option<Features>> {
+    pub fn parse_features(&self) -> Result<Option<FeatureSpecs>> {
         self.features.as_ref().map(|text| text.parse()).transpose()
     }
 
@@ -117,7 +117,7 @@ impl RecordOptions {
     ///
     /// # Errors
     /// When there is no such encoding, or `decimal` is neither a comma nor a point.
-    pub fn written(&self) -> Result<Written> {
+    pub fn written(&self) -> Result<CsvFormat> {
         let decimal_comma = match self.decimal.as_deref() {
             None => None,
             Some(",") => Some(true),
@@ -127,7 +127,10 @@ impl RecordOptions {
                 return Err(e.hint("write data.records.decimal=, for numbers such as 3,25, or data.records.decimal=. for 3.25"));
             }
         };
-        Ok(Written { encoding: self.encoding.as_ref().map(|name| name.parse()).transpose()?, decimal_comma })
+        Ok(CsvFormat {
+            encoding: self.encoding.as_ref().map(|name| name.parse()).transpose()?,
+            decimal_comma,
+        })
     }
 }
 
@@ -140,7 +143,7 @@ impl Default for RecordOptions {
             features: None,
             inputs: Vec::new(),
             label: None,
-            compression: Packed::Auto,
+            compression: RecordCompression::Auto,
             skip: 0,
             cycle_length: 4,
             block_length: 16,

@@ -1,7 +1,7 @@
 //! Byte-pair encoding of bytes: words are cut where a pattern says, and their bytes are joined by the merges, of which the first in
 //! the list comes first. Source: Sennrich, Haddow and Birch 2016; of bytes: Radford et al. 2019.
 
-use super::pre_tokenizer::Pattern;
+use super::pre_tokenizer::PreTokenizer;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use systole_base::{Error, ErrorKind, Result};
@@ -14,7 +14,7 @@ pub(super) fn byte_order() -> impl Iterator<Item = u8> {
 
 /// A token that is found in a text as a whole, before words are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Added {
+pub(super) struct SpecialToken {
     pub(super) text: String,
     pub(super) id: u32,
     /// Whether it stands for no text: decoding leaves it out where asked.
@@ -23,24 +23,24 @@ pub(super) struct Added {
 
 /// What a vocabulary is made of.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Parts {
+pub(super) struct BpeParts {
     /// By id; a gap has none.
     pub(super) tokens: Vec<Option<Vec<u8>>>,
     /// In the order of their ranks.
     pub(super) merges: Vec<(u32, u32)>,
-    pub(super) pattern: Pattern,
+    pub(super) pattern: PreTokenizer,
     /// Whether a space is put before the text.
     pub(super) add_prefix_space: bool,
     /// Whether a whole word that is a token is taken as it is.
     pub(super) ignore_merges: bool,
     /// Longest first.
-    pub(super) added: Vec<Added>,
+    pub(super) added: Vec<SpecialToken>,
 }
 
 /// A vocabulary with its merges.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Bpe {
-    pub(super) parts: Parts,
+    pub(super) parts: BpeParts,
     by_bytes: HashMap<Vec<u8>, u32>,
     ranks: HashMap<(u32, u32), (u32, u32)>,
     single: Vec<Option<u32>>,
@@ -48,8 +48,8 @@ pub(super) struct Bpe {
 
 impl Bpe {
     /// Checks that all that merges name is there.
-    pub(super) fn new(mut parts: Parts) -> Result<Bpe> {
-        let Parts { tokens, merges, added, .. } = &parts;
+    pub(super) fn new(mut parts: BpeParts) -> Result<Bpe> {
+        let BpeParts { tokens, merges, added, .. } = &parts;
         let is_added = |id: usize| added.iter().any(|a| a.id as usize == id);
         let mut by_bytes = HashMap::with_capacity(tokens.len());
         for (id, token) in tokens.iter().enumerate().filter(|(id, _)| !is_added(*id)) {
@@ -97,7 +97,7 @@ impl Bpe {
     }
 
     /// The first place of an added token; of those that begin there the longest.
-    fn next_added(&self, text: &str) -> Option<(usize, &Added)> {
+    fn next_added(&self, text: &str) -> Option<(usize, &SpecialToken)> {
         let places = self.parts.added.iter().filter_map(|a| Some((text.find(&a.text)?, a)));
         // The first of equals stays, and that is the longest.
         places.reduce(|best, next| if next.0 < best.0 { next } else { best })
@@ -143,9 +143,9 @@ impl Bpe {
             })
         };
         let mut symbols = word.bytes().map(of_byte).collect::<Result<Vec<u32>>>()?;
-        let mut chain = Chain::new(symbols.len());
+        let mut chain = MergeList::new(symbols.len());
         let mut queue = BinaryHeap::new();
-        let rank_at = |symbols: &[u32], chain: &Chain, i: usize| {
+        let rank_at = |symbols: &[u32], chain: &MergeList, i: usize| {
             let (a, b) = (symbols[i], symbols[chain.links[i].next?]);
             self.ranks.get(&(a, b)).map(|(rank, new)| Reverse((*rank, i, *new)))
         };
@@ -170,24 +170,24 @@ impl Bpe {
 }
 
 /// Places that are joined with the next one.
-struct Chain {
-    links: Vec<Link>,
+struct MergeList {
+    links: Vec<MergeLink>,
 }
 
-struct Link {
+struct MergeLink {
     before: Option<usize>,
     next: Option<usize>,
     is_there: bool,
 }
 
-impl Chain {
-    fn new(length: usize) -> Chain {
-        let link = |i: usize| Link {
+impl MergeList {
+    fn new(length: usize) -> MergeList {
+        let link = |i: usize| MergeLink {
             before: i.checked_sub(1),
             next: (i + 1 < length).then_some(i + 1),
             is_there: true,
         };
-        Chain { links: (0..length).map(link).collect() }
+        MergeList { links: (0..length).map(link).collect() }
     }
 
     /// Takes the place after `i` out.

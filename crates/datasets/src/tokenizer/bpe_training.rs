@@ -3,8 +3,8 @@
 //! The merges are those of Hugging Face's `BpeTrainer` with the whole alphabet of bytes: of pairs that are equally frequent the one
 //! with the lower ids is taken, and a pair that makes a token which is there already becomes a merge without a new token.
 
-use super::bpe::{Bpe, Parts, byte_order};
-use super::pre_tokenizer::Pattern;
+use super::bpe::{Bpe, BpeParts, byte_order};
+use super::pre_tokenizer::PreTokenizer;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use systole_base::Result;
@@ -12,7 +12,7 @@ use systole_base::Result;
 /// A vocabulary of `size` tokens, or of fewer where the text has no more pairs; 256 are the bytes.
 pub(super) fn train(text: &str, size: usize) -> Result<Bpe> {
     let mut counted: HashMap<&str, u64> = HashMap::new();
-    Pattern::Gpt2.words(text).for_each(|word| *counted.entry(word).or_default() += 1);
+    PreTokenizer::Gpt2.words(text).for_each(|word| *counted.entry(word).or_default() += 1);
     let mut of_byte = [0u32; 256];
     let mut tokens: Vec<Vec<u8>> = Vec::with_capacity(size);
     for byte in byte_order() {
@@ -23,11 +23,11 @@ pub(super) fn train(text: &str, size: usize) -> Result<Bpe> {
     }
     let ids = |word: &str| word.bytes().filter_map(|b| of_byte.get(usize::from(b)).copied()).collect();
     let words = counted.iter().map(|(word, count)| (ids(word), *count)).collect();
-    let merges = Pairs::of(words).learn(&mut tokens, size);
-    Bpe::new(Parts {
+    let merges = PairCounts::of(words).learn(&mut tokens, size);
+    Bpe::new(BpeParts {
         tokens: tokens.into_iter().map(Some).collect(),
         merges,
-        pattern: Pattern::Gpt2,
+        pattern: PreTokenizer::Gpt2,
         add_prefix_space: false,
         ignore_merges: false,
         added: Vec::new(),
@@ -35,7 +35,7 @@ pub(super) fn train(text: &str, size: usize) -> Result<Bpe> {
 }
 
 /// Words as tokens, and how often each pair of neighbours occurs.
-struct Pairs {
+struct PairCounts {
     words: Vec<(Vec<u32>, u64)>,
     counts: HashMap<(u32, u32), u64>,
     /// Words that a pair was seen in.
@@ -43,10 +43,10 @@ struct Pairs {
     queue: BinaryHeap<(u64, Reverse<(u32, u32)>)>,
 }
 
-impl Pairs {
-    fn of(words: Vec<(Vec<u32>, u64)>) -> Pairs {
+impl PairCounts {
+    fn of(words: Vec<(Vec<u32>, u64)>) -> PairCounts {
         let mut pairs =
-            Pairs { words, counts: HashMap::new(), places: HashMap::new(), queue: BinaryHeap::new() };
+            PairCounts { words, counts: HashMap::new(), places: HashMap::new(), queue: BinaryHeap::new() };
         for (i, (word, count)) in pairs.words.iter().enumerate() {
             for pair in neighbours(word) {
                 *pairs.counts.entry(pair).or_default() += count;

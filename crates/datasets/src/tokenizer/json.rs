@@ -1,9 +1,9 @@
 //! Tokenizers as JSON: Hugging Face's `tokenizer.json` of byte-level BPE, GPT-2's `vocab.json` with `merges.txt`, and in the shape of
 //! the former our own for bytes and characters. What the format can say and we do not do is refused by name.
 
-use super::bpe::{Added, Bpe, Parts, byte_order};
-use super::pre_tokenizer::Pattern;
-use super::vocabulary::{Chars, END_OF_TEXT, Vocabulary};
+use super::bpe::{Bpe, BpeParts, SpecialToken, byte_order};
+use super::pre_tokenizer::PreTokenizer;
+use super::vocabulary::{CharVocabulary, END_OF_TEXT, Vocabulary};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use systole_base::{Error, ErrorKind, Result};
@@ -21,8 +21,9 @@ pub(super) fn from_vocabulary(vocabulary: &str, merges: &str) -> Result<Vocabula
     let lines = merges.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
     let pairs = lines.map(pair_of_line).collect::<Result<Vec<_>>>()?;
     let end = vocabulary.get(END_OF_TEXT).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
-    let added = end.map(|id| Added { text: END_OF_TEXT.into(), id, special: true }).into_iter().collect();
-    byte_pairs(vocabulary, &pairs, added, (Pattern::Gpt2, false), false)
+    let added =
+        end.map(|id| SpecialToken { text: END_OF_TEXT.into(), id, special: true }).into_iter().collect();
+    byte_pairs(vocabulary, &pairs, added, (PreTokenizer::Gpt2, false), false)
 }
 
 pub(super) fn from_json(text: &str) -> Result<Vocabulary> {
@@ -37,7 +38,7 @@ pub(super) fn from_json(text: &str) -> Result<Vocabulary> {
                 .ok_or_else(|| broken("`vocab` is no text"))?
                 .chars()
                 .collect();
-            let made = Chars::new(chars);
+            let made = CharVocabulary::new(chars);
             match made.ids.len() == made.chars.len() && !made.chars.is_empty() {
                 true => Ok(Vocabulary::Chars(made)),
                 false => Err(broken("characters are there twice, or none is")),
@@ -83,12 +84,12 @@ fn refuse_others(root: &Value, model: &Value) -> Result<()> {
 }
 
 /// How words are cut, and whether a space is put before the text.
-fn words(pre: Option<&Value>) -> Result<(Pattern, bool)> {
+fn words(pre: Option<&Value>) -> Result<(PreTokenizer, bool)> {
     let pre = pre.filter(|p| !p.is_null()).ok_or_else(|| unsupported("no `pre_tokenizer`"))?;
     let flag = |of: &Value, key: &str, default: bool| of.get(key).and_then(Value::as_bool).unwrap_or(default);
     match kind_of(pre).as_str() {
         "ByteLevel" if flag(pre, "use_regex", true) => {
-            Ok((Pattern::Gpt2, flag(pre, "add_prefix_space", true)))
+            Ok((PreTokenizer::Gpt2, flag(pre, "add_prefix_space", true)))
         }
         "Sequence" => match pre.get("pretokenizers").and_then(Value::as_array).map(Vec::as_slice) {
             Some([split, bytes]) if kind_of(split) == "Split" && kind_of(bytes) == "ByteLevel" => {
@@ -96,7 +97,7 @@ fn words(pre: Option<&Value>) -> Result<(Pattern, bool)> {
                     && !flag(split, "invert", false)
                     && !flag(bytes, "use_regex", true);
                 let regex = split.pointer("/pattern/Regex").and_then(Value::as_str).unwrap_or_default();
-                let pattern = Pattern::of(regex).filter(|_| plain);
+                let pattern = PreTokenizer::of(regex).filter(|_| plain);
                 let pattern = pattern.ok_or_else(|| unsupported(&format!("words cut by `{regex}`")))?;
                 Ok((pattern, flag(bytes, "add_prefix_space", true)))
             }
@@ -110,7 +111,7 @@ fn kind_of(value: &Value) -> String {
     value.get("type").and_then(Value::as_str).unwrap_or("without a type").to_string()
 }
 
-fn added_token(value: &Value) -> Result<Added> {
+fn added_token(value: &Value) -> Result<SpecialToken> {
     let text = value.get("content").and_then(Value::as_str).filter(|t| !t.is_empty());
     let id = value.get("id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
     let (Some(text), Some(id)) = (text, id) else {
@@ -123,14 +124,14 @@ fn added_token(value: &Value) -> Result<Added> {
         return Err(unsupported(&format!("`{key}` of the token `{text}`")));
     }
     let special = value.get("special").and_then(Value::as_bool).unwrap_or(false);
-    Ok(Added { text: text.into(), id, special })
+    Ok(SpecialToken { text: text.into(), id, special })
 }
 
 fn byte_pairs(
     vocabulary: &Map<String, Value>,
     pairs: &[(String, String)],
-    added: Vec<Added>,
-    (pattern, add_prefix_space): (Pattern, bool),
+    added: Vec<SpecialToken>,
+    (pattern, add_prefix_space): (PreTokenizer, bool),
     ignore_merges: bool,
 ) -> Result<Vocabulary> {
     let bytes_of = bytes_by_char();
@@ -164,7 +165,7 @@ fn byte_pairs(
         ids.get(text).copied().ok_or_else(|| broken(&format!("a merge names `{text}`, which is no token")))
     };
     let merges = pairs.iter().map(|(a, b)| Ok((id(a)?, id(b)?))).collect::<Result<Vec<_>>>()?;
-    let parts = Parts { tokens, merges, pattern, add_prefix_space, ignore_merges, added };
+    let parts = BpeParts { tokens, merges, pattern, add_prefix_space, ignore_merges, added };
     Ok(Vocabulary::Bpe(Box::new(Bpe::new(parts)?)))
 }
 
@@ -215,7 +216,7 @@ pub(super) fn to_json(vocabulary: &Vocabulary) -> String {
     value.to_string()
 }
 
-fn hugging_face(bpe: &Parts) -> Value {
+fn hugging_face(bpe: &BpeParts) -> Value {
     let chars = char_of_bytes();
     let text = |id: u32| -> String {
         let bytes = bpe.tokens.get(id as usize).and_then(Option::as_ref).into_iter().flatten();
@@ -227,7 +228,7 @@ fn hugging_face(bpe: &Parts) -> Value {
     let vocabulary: Map<String, Value> =
         ids.filter(|id| !is_added(*id)).map(|id| (text(id), json!(id))).collect();
     let merges: Vec<Value> = bpe.merges.iter().map(|(a, b)| json!([text(*a), text(*b)])).collect();
-    let mut added: Vec<&Added> = bpe.added.iter().collect();
+    let mut added: Vec<&SpecialToken> = bpe.added.iter().collect();
     added.sort_by_key(|a| a.id);
     let added: Vec<Value> = added
         .into_iter()
@@ -237,9 +238,9 @@ fn hugging_face(bpe: &Parts) -> Value {
         })
         .collect();
     let bytes = json!({"type": "ByteLevel", "add_prefix_space": bpe.add_prefix_space, "trim_offsets": true,
-                       "use_regex": bpe.pattern == Pattern::Gpt2});
+                       "use_regex": bpe.pattern == PreTokenizer::Gpt2});
     let pre = match bpe.pattern {
-        Pattern::Gpt2 => bytes,
+        PreTokenizer::Gpt2 => bytes,
         pattern => json!({"type": "Sequence", "pretokenizers": [
             {"type": "Split", "pattern": {"Regex": pattern.regex()}, "behavior": "Isolated", "invert": false},
             bytes,

@@ -12,7 +12,7 @@ mod vocabulary;
 
 use std::path::Path;
 use systole_base::{Error, ErrorKind, Result};
-use vocabulary::{Chars, END_OF_TEXT, Vocabulary};
+use vocabulary::{CharVocabulary, END_OF_TEXT, Vocabulary};
 
 /// Bytes of a tokenizer's file at most: the largest in use have 20 million.
 const MOST_BYTES: u64 = 100_000_000;
@@ -40,7 +40,7 @@ impl Tokenizer {
     /// A token is a character; those of `text`, sorted, are the vocabulary.
     pub fn chars_of(text: &str) -> Tokenizer {
         let chars: std::collections::BTreeSet<char> = text.chars().collect();
-        Tokenizer(Vocabulary::Chars(Chars::new(chars.into_iter().collect())))
+        Tokenizer(Vocabulary::Chars(CharVocabulary::new(chars.into_iter().collect())))
     }
 
     /// A byte-pair vocabulary of `size` tokens, learnt from `text`: the 256 bytes and what is joined of them. It has fewer where the

@@ -2,7 +2,7 @@
 
 use super::*;
 use serde_json::Value;
-use systole_base::rng::{Stream, hash_name};
+use systole_base::rng::{RandomStream, hash_name};
 
 /// Made by `fixtures/tokenizer/generate.py`: vocabularies that it trains, and the tokens of texts.
 const FIXTURE: &str = include_str!("../../../../fixtures/tokenizer/parity.json");
@@ -67,7 +67,7 @@ fn gpt2s_two_files_are_read() {
 #[test]
 fn any_text_comes_back() {
     let text = "The quick brown fox. Zwölf Boxkämpfer! 一二三 🙂";
-    let mut draws = Stream::new(0, hash_name("tokenizer test"), 0);
+    let mut draws = RandomStream::new(0, hash_name("tokenizer test"), 0);
     let bpe = Tokenizer::train_bpe(text, 300).unwrap();
     for _ in 0..200 {
         let drawn: String =

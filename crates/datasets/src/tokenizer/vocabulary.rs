@@ -11,21 +11,21 @@ pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Vocabulary {
     Bytes,
-    Chars(Chars),
+    Chars(CharVocabulary),
     Bpe(Box<Bpe>),
 }
 
 /// Characters in the order of their tokens.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Chars {
+pub(super) struct CharVocabulary {
     pub(super) chars: Vec<char>,
     pub(super) ids: HashMap<char, u32>,
 }
 
-impl Chars {
-    pub(super) fn new(chars: Vec<char>) -> Chars {
+impl CharVocabulary {
+    pub(super) fn new(chars: Vec<char>) -> CharVocabulary {
         let ids = chars.iter().enumerate().map(|(id, c)| (*c, id as u32)).collect();
-        Chars { chars, ids }
+        CharVocabulary { chars, ids }
     }
 
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>> {

@@ -1,4 +1,4 @@
-//! Attributes of ops as data: [`Attrs`] is what an op says of itself.
+//! Attributes of ops as data: [`AttrList`] is what an op says of itself.
 
 use super::ConvDims;
 use systole_base::Literal;
@@ -29,14 +29,14 @@ pub enum Attr {
     /// `[#stablehlo<precision DEFAULT>, …]`
     Enums(&'static str, Vec<String>),
     /// `#stablehlo.gather<offset_dims = [0], index_vector_dim = 1>`: mnemonic and fields.
-    Struct(&'static str, Vec<(&'static str, Field)>),
+    Struct(&'static str, Vec<(&'static str, AttrField)>),
     /// `#stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>`
     Conv(ConvDims),
 }
 
 /// A field of an [`Attr::Struct`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Field {
+pub enum AttrField {
     /// `[0, 1]`; printed only when not empty.
     List(Vec<i64>),
     /// A single number.
@@ -45,7 +45,7 @@ pub enum Field {
 
 /// Named attributes, in the order they are printed. Names with a dialect (`systole.trip_count`) are ours: other
 /// readers of StableHLO skip them.
-pub type Attrs = Vec<(&'static str, Attr)>;
+pub type AttrList = Vec<(&'static str, Attr)>;
 
 /// Widens sizes to the i64 of attributes.
 pub fn ints(values: &[usize]) -> Attr {

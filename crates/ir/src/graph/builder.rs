@@ -4,7 +4,7 @@
 //! from a poisoned one is poisoned, and the error surfaces once, from [`GraphBuilder::finish`], with the op, the
 //! violated constraint, the types, the layer's path and the user's file and line.
 
-use super::{Constant, DERIVATIVE, Graph, Iota, Loc, Node, Op, Outs, Parameter, ValueId};
+use super::{Constant, DERIVATIVE, Graph, Iota, Node, Op, Parameter, ResultTypes, SourceLoc, ValueId};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,22 +16,22 @@ use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType, 
 
 /// A graph under construction. Clones share it. Not `Send`: finish it to get an `Arc<Graph>` that is.
 #[derive(Clone)]
-pub struct GraphBuilder(Rc<Inner>);
+pub struct GraphBuilder(Rc<BuilderInner>);
 
-type Places = Rc<RefCell<Vec<&'static Location<'static>>>>;
+type LocationStack = Rc<RefCell<Vec<&'static Location<'static>>>>;
 
-struct Inner {
-    state: RefCell<State>,
+struct BuilderInner {
+    state: RefCell<BuilderState>,
     /// 0 for a whole program, one more inside each region.
     depth: usize,
     /// The region that is being traced inside this graph: new nodes go there.
     region: RefCell<Option<GraphBuilder>>,
     /// Where users asked for what is being built, innermost last. Shared by a graph and its regions.
-    asked: Places,
+    asked: LocationStack,
 }
 
 #[derive(Default)]
-struct State {
+struct BuilderState {
     name: String,
     nodes: Vec<Node>,
     params: Vec<ValueId>,
@@ -88,10 +88,19 @@ impl GraphBuilder {
         tensors.iter().max_by_key(|t| t.builder.0.depth).map(|t| t.builder.active())
     }
 
-    fn at_depth(name: &str, depth: usize, asked: Places) -> GraphBuilder {
-        let state =
-            State { name: name.into(), scopes: vec![String::new()], scope: vec![0], ..State::default() };
-        GraphBuilder(Rc::new(Inner { state: RefCell::new(state), depth, region: RefCell::default(), asked }))
+    fn at_depth(name: &str, depth: usize, asked: LocationStack) -> GraphBuilder {
+        let state = BuilderState {
+            name: name.into(),
+            scopes: vec![String::new()],
+            scope: vec![0],
+            ..BuilderState::default()
+        };
+        GraphBuilder(Rc::new(BuilderInner {
+            state: RefCell::new(state),
+            depth,
+            region: RefCell::default(),
+            asked,
+        }))
     }
 
     /// Adds a parameter.
@@ -158,13 +167,13 @@ impl GraphBuilder {
         &self,
         op: Op,
         inputs: SmallVec<[ValueId; 2]>,
-        outs: Outs,
+        outs: ResultTypes,
         loc: &'static Location<'static>,
     ) -> Vec<Tensor> {
         let mut state = self.0.state.borrow_mut();
         let node = state.nodes.len();
         let scope = state.scope.last().copied().unwrap_or(0);
-        let loc = Some(Loc { file: loc.file(), line: loc.line() });
+        let loc = Some(SourceLoc { file: loc.file(), line: loc.line() });
         state.nodes.push(Node { op, inputs, outs: outs.clone(), loc, scope });
         let tensor =
             |(i, ty): (usize, TensorType)| Tensor { builder: self.clone(), id: ValueId::new(node, i), ty };
@@ -443,7 +452,7 @@ impl GraphBuilder {
 
     /// Replaces the op of node `i` by one with `extra` operands after the old ones and more results likewise.
     /// The extra operands may be made later than node `i`: [`GraphBuilder::finish`] puts nodes in order.
-    pub(crate) fn augment_node(&self, i: usize, op: Op, extra: &[Tensor], outs: Outs) {
+    pub(crate) fn augment_node(&self, i: usize, op: Op, extra: &[Tensor], outs: ResultTypes) {
         if extra.iter().any(|t| !Rc::ptr_eq(&t.builder.0, &self.0)) {
             self.fail(
                 Error::new(ErrorKind::Graph, format!("{} cannot be differentiated from here", op.name()))

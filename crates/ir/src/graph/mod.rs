@@ -17,7 +17,7 @@ pub use builder::{GraphBuilder, Tensor};
 pub use elementwise::{Binary, Unary};
 pub(crate) use elementwise::{binary_ops, mnemonic, unary_ops};
 pub use op::*;
-pub use op_rule::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, moved_bytes};
+pub use op_rule::{EvalCx, Grad, LoweringClass, OpCost, OpRule, ResultTypes, SpecConstraint, moved_bytes};
 pub(crate) use op_rule::{MAX_DEPTH, too_deep};
 pub(crate) use tensor_arithmetic::{broadcast_shape, emit, emit1};
 
@@ -48,7 +48,7 @@ impl ValueId {
 
 /// The user's file and line that made a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Loc {
+pub struct SourceLoc {
     /// Source file.
     pub file: &'static str,
     /// Line, from 1.
@@ -68,7 +68,7 @@ pub struct Node {
     /// Types of its results.
     pub outs: SmallVec<[TensorType; 1]>,
     /// Where the user asked for it. Not part of identity.
-    pub loc: Option<Loc>,
+    pub loc: Option<SourceLoc>,
     /// Path of the layer it belongs to (index into [`Graph::scopes`]); the highest bit is set in the layer's derivative. Not
     /// part of identity.
     pub scope: u32,

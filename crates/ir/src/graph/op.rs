@@ -506,7 +506,7 @@ pub struct OptimizationBarrier {
 /// Groups are of one size and name devices by number. Programs of replicas and partitions at once are not offered, so a
 /// device's number is its replica or its partition, whatever the channel says.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Groups {
+pub struct ReplicaGroups {
     /// Members of each group, in the order in which pieces are joined.
     pub members: Vec<Vec<usize>>,
     /// `handle` of the channel; 0: none.
@@ -521,7 +521,7 @@ pub struct Groups {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AllReduce {
     /// Who takes part.
-    pub groups: Groups,
+    pub groups: ReplicaGroups,
     /// `(a, b) → a ∘ b` over scalars.
     pub body: Arc<Graph>,
 }
@@ -530,7 +530,7 @@ pub struct AllReduce {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AllGather {
     /// Who takes part.
-    pub groups: Groups,
+    pub groups: ReplicaGroups,
     /// The dimension that grows.
     pub dim: usize,
 }
@@ -540,7 +540,7 @@ pub struct AllGather {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReduceScatter {
     /// Who takes part.
-    pub groups: Groups,
+    pub groups: ReplicaGroups,
     /// The dimension that is split.
     pub dim: usize,
     /// `(a, b) → a ∘ b` over scalars.
@@ -552,7 +552,7 @@ pub struct ReduceScatter {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AllToAll {
     /// Who takes part.
-    pub groups: Groups,
+    pub groups: ReplicaGroups,
     /// The dimension that is split.
     pub split_dim: usize,
     /// The dimension that grows.
@@ -572,7 +572,7 @@ pub struct CollectivePermute {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct CollectiveBroadcast {
     /// Who takes part.
-    pub groups: Groups,
+    pub groups: ReplicaGroups,
 }
 
 /// `→ ui32[]`: the number of this device among the partitions of its replica. Spec: partition_id.

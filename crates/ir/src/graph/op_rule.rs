@@ -1,27 +1,27 @@
 //! What an op must say of itself: [`OpRule`], and how the rules of bodies are run ([`EvalCx`]).
 
-use super::attr::Attrs;
+use super::attr::AttrList;
 use super::{Graph, Op, Tensor, check_args, op::structural_ops};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Scalar, TensorType};
 
 /// Result types of a node.
-pub type Outs = SmallVec<[TensorType; 1]>;
+pub type ResultTypes = SmallVec<[TensorType; 1]>;
 
 /// A violated constraint of the StableHLO specification: its label there (`C1`, …) and what does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Constraint {
+pub struct SpecConstraint {
     /// The label in the op's section of the specification, e.g. `C3`; `-` for conditions on operand count or type.
     pub label: &'static str,
     /// What does not hold, with the offending numbers.
     pub message: String,
 }
 
-impl Constraint {
+impl SpecConstraint {
     /// A violated constraint.
-    pub fn new(label: &'static str, message: impl Into<String>) -> Constraint {
-        Constraint { label, message: message.into() }
+    pub fn new(label: &'static str, message: impl Into<String>) -> SpecConstraint {
+        SpecConstraint { label, message: message.into() }
     }
 }
 
@@ -30,7 +30,7 @@ impl Constraint {
 macro_rules! require {
     ($cond:expr, $label:literal, $($arg:tt)*) => {
         if !$cond {
-            return Err($crate::op::Constraint::new($label, format!($($arg)*)));
+            return Err($crate::op::SpecConstraint::new($label, format!($($arg)*)));
         }
     };
 }
@@ -51,7 +51,7 @@ pub enum Grad {
 
 /// What an op does to elements, coarsely: what a compiler needs to know to group nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lowering {
+pub enum LoweringClass {
     /// A parameter or constant.
     Leaf,
     /// Result element `i` depends on element `i` of each operand (scalars for some operands of `clamp`, `select`).
@@ -72,7 +72,7 @@ pub enum Lowering {
 
 /// Work of one node: arithmetic operations and bytes that must move at the least.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Cost {
+pub struct OpCost {
     /// Floating-point (or integer) operations; a multiply-add counts two.
     pub flops: f64,
     /// Bytes of operands and results.
@@ -82,7 +82,7 @@ pub struct Cost {
 /// All rules of one op. See the module text for how they are used.
 pub trait OpRule {
     /// Result types from operand types: shape rule and verifier in one.
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint>;
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint>;
 
     /// How many results the op has with `args` operands, whether or not their types fit.
     fn result_count(&self, _args: usize) -> usize {
@@ -90,7 +90,7 @@ pub trait OpRule {
     }
 
     /// Results by naive loops; the oracle that all backends are tested against. Types were checked by `infer`.
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>>;
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>>;
 
     /// Gradients with respect to each operand `x` from results `y` and their cotangents `dy` (`None`: zero).
     fn vjp(&self, x: &[Tensor], y: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad>;
@@ -108,11 +108,11 @@ pub trait OpRule {
     }
 
     /// What it does to elements.
-    fn lower(&self) -> Lowering;
+    fn lower(&self) -> LoweringClass;
 
     /// Attributes in text order; the parser reads them back.
-    fn attrs(&self) -> Attrs {
-        Attrs::default()
+    fn attrs(&self) -> AttrList {
+        AttrList::default()
     }
 
     /// Bodies, in text order.
@@ -126,8 +126,8 @@ pub trait OpRule {
     }
 
     /// Work. The default counts one operation for each result element.
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
-        Cost { flops: outs.iter().map(|t| t.elements() as f64).sum(), bytes: moved_bytes(args, outs) }
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
+        OpCost { flops: outs.iter().map(|t| t.elements() as f64).sum(), bytes: moved_bytes(args, outs) }
     }
 }
 

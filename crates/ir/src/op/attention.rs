@@ -15,33 +15,33 @@ pub const HIDDEN: f64 = -1e9;
 
 /// Weighs values by `softmax(scale · q · kᵀ)`.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Attention {
+pub struct AttentionConfig {
     /// What queries are multiplied by, `1 / √key_dim` as a rule.
     pub scale: f64,
     /// Whether a place sees only itself and those before it.
     pub causal: bool,
     /// Which weights are dropped.
-    pub dropout: Option<Dropped>,
+    pub dropout: Option<AttentionDropout>,
 }
 
 /// Weights whose random bits lie below a threshold become 0, the others are multiplied.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Dropped {
+pub struct AttentionDropout {
     /// The fraction that is dropped, times 2³².
     pub threshold: u32,
     /// What the others are multiplied by.
     pub factor: f64,
 }
 
-impl Dropped {
+impl AttentionDropout {
     /// A fraction of weights, 0 to 1; the sums keep their means.
-    pub fn rate(rate: f64) -> Dropped {
+    pub fn rate(rate: f64) -> AttentionDropout {
         let threshold = (rate * 2f64.powi(32)).round() as u32;
-        Dropped { threshold, factor: if rate < 1.0 { 1.0 / (1.0 - rate) } else { 0.0 } }
+        AttentionDropout { threshold, factor: if rate < 1.0 { 1.0 / (1.0 - rate) } else { 0.0 } }
     }
 }
 
-impl Attention {
+impl AttentionConfig {
     /// `q: T[B, S, N, K], k: T[B, S', N, K], v: T[B, S', N, V], random: u64[2] → T[B, S, N, V]`: for each of N heads, what
     /// each of S places gathers from S' places, as one node. `random` is the state of the generator that drops weights.
     ///
@@ -62,7 +62,7 @@ impl Attention {
         control_builders::outlined(q, || vec![self.expand(q, k, v, random)]).remove(0)
     }
 
-    /// The ops of [`Attention::of`].
+    /// The ops of [`AttentionConfig::of`].
     fn expand(&self, q: &Tensor, k: &Tensor, v: &Tensor, random: Option<&Tensor>) -> Tensor {
         let scores = (q * self.scale).dot_general(k, &[0, 2], &[0, 2], &[3], &[3]);
         // In f32: half precision cannot tell sums of many exponentials apart.
@@ -86,7 +86,7 @@ impl Attention {
 
 /// A part of the derivative.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wanted {
+pub enum AttentionOperand {
     /// By the queries.
     Queries,
     /// By the keys.
@@ -99,7 +99,7 @@ pub enum Wanted {
 #[derive(Clone, PartialEq, Debug)]
 pub struct AttentionMatch {
     /// What it computes.
-    pub attention: Attention,
+    pub attention: AttentionConfig,
     /// Queries.
     pub q: usize,
     /// Keys.
@@ -109,13 +109,13 @@ pub struct AttentionMatch {
     /// The state of the random generator.
     pub random: Option<usize>,
     /// For the derivative: the cotangent of the output, and what each result is.
-    pub gradient: Option<(usize, Vec<Wanted>)>,
+    pub gradient: Option<(usize, Vec<AttentionOperand>)>,
 }
 
 impl AttentionMatch {
     /// The attention, or the derivative of one, that a graph consists of.
     pub fn of(graph: &Graph) -> Option<AttentionMatch> {
-        let clues = Clues(graph);
+        let clues = AttentionMatcher(graph);
         let mut found = clues.forward()?;
         if graph.params.len() == clues.operands(&found).len() {
             return (*found.build(graph)? == *graph).then_some(found);
@@ -127,7 +127,8 @@ impl AttentionMatch {
         let &[a, b] = &left[..] else { return None };
         [(a, b), (b, a)].into_iter().find_map(|(v, dy)| {
             found.v = v;
-            found.gradient = Some((dy, vec![Wanted::Queries, Wanted::Keys, Wanted::Values]));
+            found.gradient =
+                Some((dy, vec![AttentionOperand::Queries, AttentionOperand::Keys, AttentionOperand::Values]));
             let like = found.build(graph)?;
             found.order_of_results(&like, graph)
         })
@@ -151,9 +152,9 @@ impl AttentionMatch {
     /// This derivative, where `graph` computes what `like` does, in any order of results. Each is asked for once: kernels
     /// write one array for a gradient.
     fn order_of_results(&self, like: &Graph, graph: &Graph) -> Option<AttentionMatch> {
-        let all = [Wanted::Queries, Wanted::Keys, Wanted::Values];
+        let all = [AttentionOperand::Queries, AttentionOperand::Keys, AttentionOperand::Values];
         let place = |r: &ValueId| like.results.iter().position(|l| l == r).map(|i| all[i]);
-        let wanted: Option<Vec<Wanted>> = graph.results.iter().map(place).collect();
+        let wanted: Option<Vec<AttentionOperand>> = graph.results.iter().map(place).collect();
         let twice = (1..graph.results.len()).any(|i| graph.results[..i].contains(&graph.results[i]));
         if twice {
             return None;
@@ -165,9 +166,9 @@ impl AttentionMatch {
 }
 
 /// What the nodes of a branch say about an attention that it may be; [`AttentionMatch::of`] checks whether it is.
-struct Clues<'g>(&'g Graph);
+struct AttentionMatcher<'g>(&'g Graph);
 
-impl Clues<'_> {
+impl AttentionMatcher<'_> {
     fn forward(&self) -> Option<AttentionMatch> {
         let of = |name: &str| self.0.nodes.iter().find(|n| n.op.name() == name);
         let scaled = of("multiply")?;
@@ -177,7 +178,7 @@ impl Clues<'_> {
             Some(n) => Some(self.param(n.inputs[0])?),
             None => None,
         };
-        let attention = Attention {
+        let attention = AttentionConfig {
             scale: self.splat(scaled.inputs[1])?,
             causal: of("iota").is_some(),
             dropout: if random.is_some() { Some(self.dropped()?) } else { None },
@@ -193,7 +194,7 @@ impl Clues<'_> {
     }
 
     /// The selection by random bits.
-    fn dropped(&self) -> Option<Dropped> {
+    fn dropped(&self) -> Option<AttentionDropout> {
         let node = |v: ValueId| self.0.node(v);
         self.0.nodes.iter().filter(|n| matches!(n.op, Op::Select(_))).find_map(|n| {
             let (compare, product) = (node(n.inputs[0]), node(n.inputs[1]));
@@ -202,7 +203,7 @@ impl Clues<'_> {
                 return None;
             }
             let threshold = self.splat(*compare.inputs.get(1)?)? as u32;
-            Some(Dropped { threshold, factor: self.splat(*product.inputs.get(1)?)? })
+            Some(AttentionDropout { threshold, factor: self.splat(*product.inputs.get(1)?)? })
         })
     }
 
@@ -227,7 +228,7 @@ impl Clues<'_> {
 mod tests {
     use super::*;
 
-    fn branches(attention: Attention, dtype: DType) -> Vec<Arc<Graph>> {
+    fn branches(attention: AttentionConfig, dtype: DType) -> Vec<Arc<Graph>> {
         let g = GraphBuilder::new("main");
         let array = |places: usize, width: usize| TensorType::new(dtype, [2, places, 3, width]);
         let q = g.parameter(array(5, 4), "q");
@@ -247,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_gradient_that_is_asked_for_twice_is_no_kernel() {
-        let attention = Attention { scale: 0.375, causal: false, dropout: None };
+        let attention = AttentionConfig { scale: 0.375, causal: false, dropout: None };
         let mut twice = (*branches(attention, DType::F32)[1]).clone();
         assert!(AttentionMatch::of(&twice).is_some());
         twice.results.push(twice.results[0]);
@@ -258,8 +259,8 @@ mod tests {
     fn attention_and_its_derivative_are_found_again() {
         for dtype in [DType::F32, DType::BF16, DType::F64] {
             for causal in [false, true] {
-                for dropout in [None, Some(Dropped::rate(0.1)), Some(Dropped::rate(1.0))] {
-                    let attention = Attention { scale: 0.375, causal, dropout };
+                for dropout in [None, Some(AttentionDropout::rate(0.1)), Some(AttentionDropout::rate(1.0))] {
+                    let attention = AttentionConfig { scale: 0.375, causal, dropout };
                     let found: Vec<AttentionMatch> =
                         branches(attention, dtype).iter().map(|b| AttentionMatch::of(b).unwrap()).collect();
                     assert_eq!(found.len(), 2);
@@ -281,7 +282,7 @@ mod tests {
         let g = GraphBuilder::new("main");
         let ty = TensorType::new(DType::F32, [2, 5, 3, 4]);
         let x: Vec<Tensor> = (0..3).map(|_| g.parameter(ty.clone(), "x")).collect();
-        let attention = Attention { scale: 0.5, causal: false, dropout: None };
+        let attention = AttentionConfig { scale: 0.5, causal: false, dropout: None };
         let y = attention.expand(&x[0], &x[1], &x[2], None);
         assert!(AttentionMatch::of(&g.finish(std::slice::from_ref(&y)).unwrap()).is_some());
         assert_eq!(AttentionMatch::of(&g.finish(&[y.abs()]).unwrap()), None);

@@ -12,7 +12,7 @@ use systole_base::{DType, LiteralBuilder, Scalar};
 pub type BinaryVjp = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> [Grad; 2];
 
 /// Everything about one op of the family.
-pub struct Row {
+pub struct BinaryOpRow {
     /// The op.
     pub op: Binary,
     /// One line for `systole ops`.
@@ -38,8 +38,8 @@ use Binary::*;
 macro_rules! binary_rows {
     ($($op:ident = $dialect:ident $name:literal, $method:tt, $doc:literal, { $($rules:tt)* };)*) => {
         /// The family's table, in the order of the enum.
-        pub const ROWS: &[Row] =
-            &[$(Row { op: $op, doc: $doc, spec: concat!(stringify!($dialect), ": ", $name), $($rules)* }),*];
+        pub const ROWS: &[BinaryOpRow] =
+            &[$(BinaryOpRow { op: $op, doc: $doc, spec: concat!(stringify!($dialect), ": ", $name), $($rules)* }),*];
     };
 }
 
@@ -47,7 +47,7 @@ binary_ops!(binary_rows);
 
 impl Binary {
     /// This op's row.
-    pub fn row(self) -> &'static Row {
+    pub fn row(self) -> &'static BinaryOpRow {
         &ROWS[self as usize]
     }
 
@@ -66,7 +66,7 @@ impl Binary {
 impl OpRule for Binary {
     lowered!(Map);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 2)?;
         let (row, a, b) = (self.row(), args[0], args[1]);
         require!(a == b, "C1", "operand types differ: {a} and {b}");
@@ -79,7 +79,7 @@ impl OpRule for Binary {
         Ok(smallvec![a.clone()])
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         for i in 0..outs[0].elements() {
             b.set(i, self.apply(outs[0].dtype, args[0].get(i), args[1].get(i)));

@@ -11,10 +11,10 @@ use smallvec::smallvec;
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, LiteralBuilder, Scalar, Shape};
 
-impl Groups {
+impl ReplicaGroups {
     /// Groups of replicas.
-    pub fn of(members: Vec<Vec<usize>>) -> Groups {
-        Groups { members, channel: 0, global: false }
+    pub fn of(members: Vec<Vec<usize>>) -> ReplicaGroups {
+        ReplicaGroups { members, channel: 0, global: false }
     }
 
     /// Devices of a group.
@@ -23,10 +23,10 @@ impl Groups {
     }
 
     /// Checks the groups; `labels` are those of the op for groups that repeat a device and for ids without a channel.
-    pub(super) fn check(&self, [unique, global]: [&'static str; 2]) -> Result<(), Constraint> {
+    pub(super) fn check(&self, [unique, global]: [&'static str; 2]) -> Result<(), SpecConstraint> {
         let all: Vec<usize> = self.members.iter().flatten().copied().collect();
         let size = self.size();
-        let wrong = |label: &'static str, what: &str| Err(Constraint::new(label, what));
+        let wrong = |label: &'static str, what: &str| Err(SpecConstraint::new(label, what));
         if size == 0 || all.is_empty() {
             return wrong(unique, "replica_groups are empty");
         }
@@ -59,7 +59,7 @@ impl Groups {
     ) -> Result<Vec<Literal>> {
         let mut out: Vec<Option<Literal>> = vec![None; args.len()];
         for group in &self.members {
-            group.iter().zip(f(&Groups::operands(group, args)?)?).for_each(|(&d, y)| out[d] = Some(y));
+            group.iter().zip(f(&ReplicaGroups::operands(group, args)?)?).for_each(|(&d, y)| out[d] = Some(y));
         }
         for device in 0..args.len() {
             self.place(device)?;
@@ -76,12 +76,12 @@ impl Groups {
         })
     }
 
-    pub(super) fn attrs(&self) -> Attrs {
+    pub(super) fn attrs(&self) -> AttrList {
         let ids: Vec<i64> = self.members.iter().flatten().map(|&d| d as i64).collect();
         let mut attrs = vec![("replica_groups", matrix(self.members.len(), self.size(), &ids))];
         if self.channel > 0 {
             // Type 1: from device to device.
-            let fields = vec![("handle", Field::Int(self.channel as i64)), ("type", Field::Int(1))];
+            let fields = vec![("handle", AttrField::Int(self.channel as i64)), ("type", AttrField::Int(1))];
             attrs.push(("channel_handle", Attr::Struct("channel_handle", fields)));
         }
         if self.global {
@@ -90,12 +90,16 @@ impl Groups {
         attrs
     }
 
-    pub(super) fn read(s: &Source<'_>) -> Unread<Groups> {
+    pub(super) fn read(s: &OpSource<'_>) -> OpParseResult<ReplicaGroups> {
         let channel = match s.has("channel_handle") {
             true => s.field_size("channel_handle", "channel_handle", "handle")?,
             false => 0,
         };
-        Ok(Groups { members: numbers(s, "replica_groups")?, channel, global: s.has("use_global_device_ids") })
+        Ok(ReplicaGroups {
+            members: numbers(s, "replica_groups")?,
+            channel,
+            global: s.has("use_global_device_ids"),
+        })
     }
 }
 
@@ -107,7 +111,7 @@ fn matrix(rows: usize, columns: usize, values: &[i64]) -> Attr {
 }
 
 /// Rows of a matrix of numbers that are not negative.
-fn numbers(s: &Source<'_>, name: &str) -> Unread<Vec<Vec<usize>>> {
+fn numbers(s: &OpSource<'_>, name: &str) -> OpParseResult<Vec<Vec<usize>>> {
     let wrong = |what: &str| format!("the attribute `{name}` {what}");
     let l = s.dense(name)?;
     if l.shape().rank() != 2 {
@@ -137,25 +141,25 @@ pub fn agreed(said: impl IntoIterator<Item = Scalar>) -> Result<Scalar> {
 }
 
 impl Collective for AllReduce {
-    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+    fn together(&self, _: DeviceCounts, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         self.groups.each(args, |xs| Ok(vec![fold(&self.body, xs)?; xs.len()]))
     }
 }
 
 impl Collective for AllGather {
-    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+    fn together(&self, _: DeviceCounts, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         self.groups.each(args, |xs| Ok(vec![join(xs, self.dim); xs.len()]))
     }
 }
 
 impl Collective for ReduceScatter {
-    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+    fn together(&self, _: DeviceCounts, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         self.groups.each(args, |xs| Ok(cut(&fold(&self.body, xs)?, self.dim, xs.len())))
     }
 }
 
 impl Collective for AllToAll {
-    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+    fn together(&self, _: DeviceCounts, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         self.groups.each(args, |xs| {
             let parts: Vec<Vec<Literal>> = xs.iter().map(|x| cut(x, self.split_dim, xs.len())).collect();
             let got = |k: usize| parts.iter().map(|p| &p[k]).collect::<Vec<_>>();
@@ -165,7 +169,7 @@ impl Collective for AllToAll {
 }
 
 impl Collective for CollectivePermute {
-    fn together(&self, _: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+    fn together(&self, _: DeviceCounts, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         let got = |to: usize| {
             let from = self.pairs.iter().find(|p| p[1] == to).and_then(|p| args.get(p[0]));
             from.map_or_else(|| Literal::zeros(args[to][0].ty().clone()), |x| x[0].clone())
@@ -183,13 +187,13 @@ fn number(n: usize) -> Literal {
 }
 
 impl Collective for PartitionId {
-    fn together(&self, devices: Devices, _: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+    fn together(&self, devices: DeviceCounts, _: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         Ok((0..devices.count()).map(|d| number(d % devices.partitions)).collect())
     }
 }
 
 impl Collective for ReplicaId {
-    fn together(&self, devices: Devices, _: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
+    fn together(&self, devices: DeviceCounts, _: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         Ok((0..devices.count()).map(|d| number(d / devices.partitions)).collect())
     }
 }
@@ -258,10 +262,10 @@ fn cut(x: &Literal, dim: usize, parts: usize) -> Vec<Literal> {
 
 /// A program that runs alone.
 pub(super) fn alone(op: &impl Collective, args: &[&Literal]) -> Result<Vec<Literal>> {
-    op.together(Devices::ONE, &[args.to_vec()])
+    op.together(DeviceCounts::ONE, &[args.to_vec()])
 }
 
-pub(super) fn one(args: &[&TensorType]) -> Result<TensorType, Constraint> {
+pub(super) fn one(args: &[&TensorType]) -> Result<TensorType, SpecConstraint> {
     expect_args(args, 1)?;
     Ok(args[0].clone())
 }
@@ -297,7 +301,7 @@ macro_rules! shared {
     () => {
         lowered!(Exchange);
 
-        fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+        fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &ResultTypes) -> Result<Vec<Literal>> {
             alone(self, args)
         }
     };
@@ -306,10 +310,10 @@ macro_rules! shared {
 impl OpRule for AllReduce {
     shared!();
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let x = one(args)?;
         self.groups.check(["C1", "C4"])?;
-        reduce::check_fold_body(&self.body, &[x.dtype]).map_err(|c| Constraint::new("C5", c.message))?;
+        reduce::check_fold_body(&self.body, &[x.dtype]).map_err(|c| SpecConstraint::new("C5", c.message))?;
         Ok(smallvec![x])
     }
 
@@ -317,7 +321,7 @@ impl OpRule for AllReduce {
         summed(&self.body, dy, |dy| emit(self.clone(), dy))
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         self.groups.attrs()
     }
 
@@ -329,12 +333,12 @@ impl OpRule for AllReduce {
 impl OpRule for AllGather {
     shared!();
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let x = one(args)?;
         self.groups.check(["C2", "C5"])?;
         require!(self.dim < x.rank(), "C1", "all_gather_dim {} is not below rank {}", self.dim, x.rank());
         let grown = resized(&x, self.dim, |n| n.checked_mul(self.groups.size()));
-        Ok(smallvec![grown.ok_or_else(|| Constraint::new("C6", format!("{x} cannot grow so much")))?])
+        Ok(smallvec![grown.ok_or_else(|| SpecConstraint::new("C6", format!("{x} cannot grow so much")))?])
     }
 
     fn vjp(&self, _: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
@@ -343,7 +347,7 @@ impl OpRule for AllGather {
         vec![Grad::Of(emit(ReduceScatter { groups: self.groups.clone(), dim: self.dim, body }, dy))]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         [vec![("all_gather_dim", Attr::Int(self.dim as i64))], self.groups.attrs()].concat()
     }
 }
@@ -351,15 +355,15 @@ impl OpRule for AllGather {
 impl OpRule for ReduceScatter {
     shared!();
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let x = one(args)?;
         self.groups.check(["C3", "C6"])?;
         let (dim, n) = (self.dim, self.groups.size());
         require!(dim < x.rank(), "C2", "scatter_dimension {dim} is not below rank {}", x.rank());
-        reduce::check_fold_body(&self.body, &[x.dtype]).map_err(|c| Constraint::new("C7", c.message))?;
+        reduce::check_fold_body(&self.body, &[x.dtype]).map_err(|c| SpecConstraint::new("C7", c.message))?;
         let part = resized(&x, dim, |size| divided(size, n));
         Ok(smallvec![part.ok_or_else(|| {
-            Constraint::new("C1", format!("dimension {dim} of {x} does not divide into {n} parts"))
+            SpecConstraint::new("C1", format!("dimension {dim} of {x} does not divide into {n} parts"))
         })?])
     }
 
@@ -367,7 +371,7 @@ impl OpRule for ReduceScatter {
         summed(&self.body, dy, |dy| emit(AllGather { groups: self.groups.clone(), dim: self.dim }, dy))
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         [vec![("scatter_dimension", Attr::Int(self.dim as i64))], self.groups.attrs()].concat()
     }
 
@@ -379,7 +383,7 @@ impl OpRule for ReduceScatter {
 impl OpRule for AllToAll {
     shared!();
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let x = one(args)?;
         self.groups.check(["C5", "-"])?;
         let (split, concat, n) = (self.split_dim, self.concat_dim, self.groups.size());
@@ -387,10 +391,10 @@ impl OpRule for AllToAll {
         require!(concat < x.rank(), "C3", "concat_dimension {concat} is not below rank {}", x.rank());
         let part = resized(&x, split, |size| divided(size, n));
         let part = part.ok_or_else(|| {
-            Constraint::new("C2", format!("dimension {split} of {x} does not divide into {n} parts"))
+            SpecConstraint::new("C2", format!("dimension {split} of {x} does not divide into {n} parts"))
         })?;
         let joined = resized(&part, concat, |size| size.checked_mul(n));
-        Ok(smallvec![joined.ok_or_else(|| Constraint::new("C9", format!("{x} cannot grow so much")))?])
+        Ok(smallvec![joined.ok_or_else(|| SpecConstraint::new("C9", format!("{x} cannot grow so much")))?])
     }
 
     fn vjp(&self, _: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
@@ -399,7 +403,7 @@ impl OpRule for AllToAll {
         vec![dy[0].as_ref().map_or(Grad::Zero, |dy| Grad::Of(emit(back, dy)))]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         let own = vec![
             ("split_dimension", Attr::Int(self.split_dim as i64)),
             ("concat_dimension", Attr::Int(self.concat_dim as i64)),
@@ -412,7 +416,7 @@ impl OpRule for AllToAll {
 impl OpRule for CollectivePermute {
     shared!();
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let x = one(args)?;
         let ends = |k: usize| self.pairs.iter().map(|p| p[k]).collect::<Vec<_>>();
         require!(gather::unique(&ends(0)), "C2", "a device sends twice: {:?}", self.pairs);
@@ -426,9 +430,10 @@ impl OpRule for CollectivePermute {
         vec![dy[0].as_ref().map_or(Grad::Zero, |dy| Grad::Of(emit(back, dy)))]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         let pairs: Vec<i64> = self.pairs.iter().flatten().map(|&d| d as i64).collect();
-        let channel = Groups { channel: self.channel, ..Groups::default() }.attrs().into_iter().skip(1);
+        let channel =
+            ReplicaGroups { channel: self.channel, ..ReplicaGroups::default() }.attrs().into_iter().skip(1);
         let pairs = ("source_target_pairs", matrix(self.pairs.len(), 2, &pairs));
         std::iter::once(pairs).chain(channel).collect()
     }
@@ -440,7 +445,7 @@ macro_rules! identity {
         impl OpRule for $op {
             shared!();
 
-            fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+            fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
                 expect_args(args, 0)?;
                 Ok(smallvec![TensorType::scalar(DType::U32)])
             }
@@ -458,11 +463,11 @@ identity!(PartitionId, ReplicaId);
 macro_rules! exchanges {
     ($($op:ident: $parse:expr, $samples:expr;)*) => { $(
         impl StructuralOp for $op {
-            fn parse(source: &Source<'_>) -> Unread<Self> {
+            fn parse(source: &OpSource<'_>) -> OpParseResult<Self> {
                 $parse(source)
             }
 
-            fn samples() -> Vec<Sample> {
+            fn samples() -> Vec<OpSample> {
                 $samples
             }
 
@@ -474,22 +479,22 @@ macro_rules! exchanges {
 }
 
 exchanges! {
-    AllReduce: |s: &Source<'_>| Ok(AllReduce { groups: Groups::read(s)?, body: s.region(0)? }),
+    AllReduce: |s: &OpSource<'_>| Ok(AllReduce { groups: ReplicaGroups::read(s)?, body: s.region(0)? }),
         on_one(|dtype| AllReduce { groups: me(), body: Monoid::Add.body(dtype) }.into());
-    AllGather: |s: &Source<'_>| Ok(AllGather { groups: Groups::read(s)?, dim: s.size("all_gather_dim")? }),
+    AllGather: |s: &OpSource<'_>| Ok(AllGather { groups: ReplicaGroups::read(s)?, dim: s.size("all_gather_dim")? }),
         on_one(|_| AllGather { groups: me(), dim: 1 }.into());
-    ReduceScatter: |s: &Source<'_>| {
+    ReduceScatter: |s: &OpSource<'_>| {
         let dim = s.size("scatter_dimension")?;
-        Ok(ReduceScatter { groups: Groups::read(s)?, dim, body: s.region(0)? })
+        Ok(ReduceScatter { groups: ReplicaGroups::read(s)?, dim, body: s.region(0)? })
     }, on_one(|dtype| ReduceScatter { groups: me(), dim: 1, body: Monoid::Add.body(dtype) }.into());
     AllToAll: read_all_to_all, on_one(|_| AllToAll { groups: me(), split_dim: 1, concat_dim: 0 }.into());
     CollectivePermute: read_permute, on_one(|_| CollectivePermute { pairs: vec![[0, 0]], channel: 0 }.into());
-    PartitionId: |_: &Source<'_>| Ok(PartitionId), identity_samples(PartitionId.into());
-    ReplicaId: |_: &Source<'_>| Ok(ReplicaId), identity_samples(ReplicaId.into());
+    PartitionId: |_: &OpSource<'_>| Ok(PartitionId), identity_samples(PartitionId.into());
+    ReplicaId: |_: &OpSource<'_>| Ok(ReplicaId), identity_samples(ReplicaId.into());
 }
 
-fn read_all_to_all(s: &Source<'_>) -> Unread<AllToAll> {
-    let groups = Groups::read(s)?;
+fn read_all_to_all(s: &OpSource<'_>) -> OpParseResult<AllToAll> {
+    let groups = ReplicaGroups::read(s)?;
     let (split_dim, concat_dim) = (s.size("split_dimension")?, s.size("concat_dimension")?);
     if s.size("split_count")? == 0 {
         return Err("split_count is 0 (C4)".into());
@@ -500,7 +505,7 @@ fn read_all_to_all(s: &Source<'_>) -> Unread<AllToAll> {
     }
 }
 
-fn read_permute(s: &Source<'_>) -> Unread<CollectivePermute> {
+fn read_permute(s: &OpSource<'_>) -> OpParseResult<CollectivePermute> {
     let pairs = numbers(s, "source_target_pairs")?;
     let pairs: Option<Vec<[usize; 2]>> = pairs.into_iter().map(|p| p.try_into().ok()).collect();
     let channel = match s.has("channel_handle") {
@@ -511,7 +516,7 @@ fn read_permute(s: &Source<'_>) -> Unread<CollectivePermute> {
 }
 
 /// Samples of an op of one operand, on one device.
-pub(super) fn on_one(op: impl Fn(DType) -> Op) -> Vec<Sample> {
+pub(super) fn on_one(op: impl Fn(DType) -> Op) -> Vec<OpSample> {
     let run = |x: &[Tensor]| x.iter().map(|x| emit(op(x.dtype()), x)).collect();
     let mut all = moved("one", &[&[3, 5]], run);
     all.extend(moved("empty", &[&[0, 3]], run).into_iter().take(1));
@@ -519,11 +524,11 @@ pub(super) fn on_one(op: impl Fn(DType) -> Op) -> Vec<Sample> {
 }
 
 /// The groups of a program on one device.
-pub(super) fn me() -> Groups {
-    Groups::of(vec![vec![0]])
+pub(super) fn me() -> ReplicaGroups {
+    ReplicaGroups::of(vec![vec![0]])
 }
 
-fn identity_samples(op: Op) -> Vec<Sample> {
+fn identity_samples(op: Op) -> Vec<OpSample> {
     let case = |label: &str, shape: &[usize]| {
         program(label, |g| vec![g.emit(op.clone(), &[]).remove(0).broadcast_to(&Shape::new(shape))])
     };

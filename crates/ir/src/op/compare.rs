@@ -71,7 +71,7 @@ impl Compare {
 impl OpRule for Compare {
     lowered!(Map);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 2)?;
         let (a, b) = (args[0], args[1]);
         require!(a.dtype == b.dtype, "C1", "element types differ: {a} and {b}");
@@ -82,7 +82,7 @@ impl OpRule for Compare {
         require!(fits, "C3", "compare_type {} does not fit {}", self.compare_type.name(), a.dtype);
         Ok(smallvec![a.with_dtype(DType::Bool)])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         for i in 0..outs[0].elements() {
             b.set(i, Scalar::Bool(self.apply(args[0].get(i), args[1].get(i))));
@@ -96,7 +96,7 @@ impl OpRule for Compare {
         Some(Scalar::Bool(self.apply(args[0], args[1])))
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         let spelled = Direction::ALL.iter().find(|d| d.0 == self.direction).map_or("", |d| d.1);
         vec![
             ("comparison_direction", Attr::Enum("comparison_direction", spelled.into())),
@@ -106,7 +106,7 @@ impl OpRule for Compare {
 }
 
 impl StructuralOp for Compare {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let word = s.keyword("comparison_direction", "comparison_direction")?;
         let direction = Direction::ALL.iter().find(|d| d.1 == word).map(|d| d.0);
         let direction = direction.ok_or_else(|| format!("there is no relation `{word}`"))?;
@@ -123,9 +123,9 @@ impl StructuralOp for Compare {
         Ok(Compare { direction, compare_type })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let case = |label: String, dtype: DType, rows: usize, op: Compare| {
-            let few = Domain::Uniform(-2.0, 2.0);
+            let few = ArgDomain::Uniform(-2.0, 2.0);
             let params = [(TensorType::new(dtype, [rows, 5]), few), (TensorType::new(dtype, [rows, 5]), few)];
             sample(label, &params, 0, false, |x| x[0].builder().emit(op, &[&x[0], &x[1]]))
         };
@@ -163,7 +163,7 @@ fn special_pairs(g: &GraphBuilder, op: Compare) -> Vec<Tensor> {
 impl OpRule for Select {
     lowered!(Map);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 3)?;
         let (p, t, f) = (args[0], args[1], args[2]);
         require!(p.dtype == DType::Bool, "-", "the predicate is {p}, not bool");
@@ -171,7 +171,7 @@ impl OpRule for Select {
         require!(t == f, "C2", "on_true and on_false differ: {t} and {f}");
         Ok(smallvec![t.clone()])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         let scalar = args[0].shape().rank() == 0;
         for i in 0..outs[0].elements() {
@@ -191,11 +191,11 @@ impl OpRule for Select {
 }
 
 impl StructuralOp for Select {
-    fn parse(_: &Source<'_>) -> Unread<Self> {
+    fn parse(_: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Select)
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let case = |what: &str, dtype: DType, pred: &[usize], shape: &[usize]| {
             let ty = TensorType::new(dtype, shape);
             let params = [(TensorType::new(DType::Bool, pred), WIDE), (ty.clone(), COUNTS), (ty, COUNTS)];
@@ -204,7 +204,7 @@ impl StructuralOp for Select {
                 x[0].builder().emit(Select, &[&x[0], &x[1], &x[2]])
             })
         };
-        let mut all: Vec<Sample> = DType::ALL.into_iter().map(|d| case("", d, &[3, 5], &[3, 5])).collect();
+        let mut all: Vec<OpSample> = DType::ALL.into_iter().map(|d| case("", d, &[3, 5], &[3, 5])).collect();
         all.push(case("scalar_pred_", DType::F64, &[], &[3, 5]));
         all.push(case("empty_", DType::F32, &[5, 0], &[5, 0]));
         all
@@ -214,7 +214,7 @@ impl StructuralOp for Select {
 impl OpRule for Clamp {
     lowered!(Map);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 3)?;
         let (lo, x, hi) = (args[0], args[1], args[2]);
         require!(lo.rank() == 0 || lo.shape == x.shape, "C1", "min {lo} fits neither a scalar nor {x}");
@@ -223,7 +223,7 @@ impl OpRule for Clamp {
         require!(x.dtype != DType::Bool, "-", "is not defined on bool");
         Ok(smallvec![x.clone()])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         let pick = |a: &Literal, i: usize| a.get(if a.shape().rank() == 0 { 0 } else { i });
         let dtype = outs[0].dtype;
@@ -253,20 +253,20 @@ impl OpRule for Clamp {
 }
 
 impl StructuralOp for Clamp {
-    fn parse(_: &Source<'_>) -> Unread<Self> {
+    fn parse(_: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Clamp)
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let case = |what: &str, dtype: DType, bound: &[usize], shape: &[usize]| {
             let (ty, bound) = (TensorType::new(dtype, shape), TensorType::new(dtype, bound));
-            let (low, high) = (Domain::Uniform(-3.0, 2.0), Domain::Uniform(2.5, 5.0));
-            let params = [(bound.clone(), low), (ty, Domain::Uniform(-8.0, 8.0)), (bound, high)];
+            let (low, high) = (ArgDomain::Uniform(-3.0, 2.0), ArgDomain::Uniform(2.5, 5.0));
+            let params = [(bound.clone(), low), (ty, ArgDomain::Uniform(-8.0, 8.0)), (bound, high)];
             let label = format!("{what}{dtype}");
             sample(label, &params, 0, dtype == DType::F64, |x| vec![x[1].clamp(&x[0], &x[2])])
         };
         let dtypes = DType::ALL.into_iter().filter(|&d| d != DType::Bool);
-        let mut all: Vec<Sample> = dtypes.map(|d| case("", d, &[3, 5], &[3, 5])).collect();
+        let mut all: Vec<OpSample> = dtypes.map(|d| case("", d, &[3, 5], &[3, 5])).collect();
         all.push(case("scalar_bounds_", DType::F64, &[], &[3, 5]));
         all.push(case("empty_", DType::F32, &[], &[0]));
         all

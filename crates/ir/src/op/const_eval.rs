@@ -1,6 +1,6 @@
 //! Values that are known while a graph is built: those that depend on constants alone, such as shapes that are computed.
 
-use super::{EvalCx, Lowering};
+use super::{EvalCx, LoweringClass};
 use crate::graph::{Node, Op, Tensor, ValueId};
 use std::collections::HashMap;
 use systole_base::Literal;
@@ -10,7 +10,7 @@ const MOST_NODES: usize = 1 << 14;
 const MOST_ELEMENTS: usize = 1 << 16;
 
 /// A node of one of the graphs that are being built.
-type Key = (usize, u32);
+type GraphNodeKey = (usize, u32);
 
 impl Tensor {
     /// `→ T[…]`: the elements, where they are known while the graph is built: they depend on constants alone, through small
@@ -26,7 +26,7 @@ impl Tensor {
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
     pub fn known(&self) -> Option<Literal> {
-        let mut values: HashMap<Key, Vec<Literal>> = HashMap::new();
+        let mut values: HashMap<GraphNodeKey, Vec<Literal>> = HashMap::new();
         let mut open = vec![self.clone()];
         let mut looked = 0;
         while let Some(t) = open.last().cloned() {
@@ -59,7 +59,7 @@ impl Tensor {
     }
 }
 
-fn key(t: &Tensor) -> Key {
+fn key(t: &Tensor) -> GraphNodeKey {
     (t.builder().address(), t.id().node)
 }
 
@@ -72,7 +72,7 @@ fn inputs_of(t: &Tensor, node: &Node) -> Option<Vec<Tensor>> {
     match &node.op {
         Op::Parameter(_) => Some(vec![t.builder().captured_as(t.id())?]),
         // Sums of products take long, and no shape is made of them.
-        op if op.rule().lower() == Lowering::Contract => None,
+        op if op.rule().lower() == LoweringClass::Contract => None,
         op if op.collective().is_some() => None,
         _ => Some(node.inputs.iter().map(|&v: &ValueId| t.builder().value(v)).collect()),
     }

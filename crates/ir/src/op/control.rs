@@ -17,7 +17,7 @@ use systole_base::{DType, Dims, Error, Scalar};
 impl OpRule for While {
     lowered!(Control);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         require!(
             self.captures <= args.len(),
             "-",
@@ -54,7 +54,7 @@ impl OpRule for While {
         self.body.results.len()
     }
 
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], _: &ResultTypes) -> Result<Vec<Literal>> {
         let (captures, init) = args.split_at(self.captures);
         let mut state: Vec<Literal> = init.iter().map(|&l| l.clone()).collect();
         loop {
@@ -100,7 +100,7 @@ impl OpRule for While {
         }
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         let trips = self.trip_count.map(|n| ("systole.trip_count", Attr::Int(n as i64)));
         let keeps = self.keeps.then_some(("systole.keeps", Attr::Bool(true)));
         let recorded = self.recorded.as_ref().map(|r| ("systole.recorded", attr::ints(r)));
@@ -115,16 +115,16 @@ impl OpRule for While {
         self.captures
     }
 
-    fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
+    fn cost(&self, _: &[&TensorType], _: &ResultTypes) -> OpCost {
         let trips = self.trip_count.unwrap_or(1) as f64;
         let (cond, body) = (crate::cost::cost(&self.cond), crate::cost::cost(&self.body));
-        Cost { flops: trips * (cond.flops + body.flops), bytes: trips * (cond.bytes + body.bytes) }
+        OpCost { flops: trips * (cond.flops + body.flops), bytes: trips * (cond.bytes + body.bytes) }
     }
 }
 
 /// Neither cut nor split here: bodies are graphs over all rows, and the partitioner looks into them.
 impl StructuralOp for While {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let has = |name: &'static str| s.has(name).then_some(name);
         Ok(While {
             captures: s.captures,
@@ -136,7 +136,7 @@ impl StructuralOp for While {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let sized = |what: &str, dtype: DType, n: usize, build: &dyn Fn(&[Tensor]) -> Vec<Tensor>| {
             let params = [(TensorType::new(dtype, [3]), WIDE), (TensorType::new(dtype, [n, 3]), WIDE)];
             let differentiable = dtype == DType::F64 && what != "until";
@@ -351,7 +351,7 @@ impl While {
         recorded: &Dims,
         outputs: &[usize],
         (x, y, dy): (&[Tensor], &[Tensor], &[Option<Tensor>]),
-    ) -> Differentiated {
+    ) -> LoopGradientSpec {
         let (nc, own) = (self.captures, self.own_state());
         let floats = || (0..own).filter(|&k| y[k].dtype().is_float());
         let state: Vec<usize> = floats().filter(|k| !outputs.contains(k)).collect();
@@ -363,7 +363,7 @@ impl While {
         let stacks: Vec<usize> = stacks.collect();
         // Second derivatives: kept values have cotangents of their own.
         let owed: Vec<usize> = (0..stacks.len()).filter(|&j| dy[stacks[j]].is_some()).collect();
-        Differentiated { state, outputs, captures, stacks, owed }
+        LoopGradientSpec { state, outputs, captures, stacks, owed }
     }
 
     /// The loop that runs the trips backwards: its state is the cotangents of the state and, summed, of captures.
@@ -379,9 +379,9 @@ impl While {
         let counted = self.counts_trips(x);
         let (body, outputs) = self.body_of_a_trip(trips, counted);
         let g = x[0].builder().clone();
-        let Differentiated { state, outputs, captures, stacks, owed } =
+        let LoopGradientSpec { state, outputs, captures, stacks, owed } =
             self.differentiated(recorded, &outputs, (x, y, dy));
-        let trip = Trip {
+        let trip = BodyGradientSpec {
             ys: state.iter().chain(&outputs).copied().chain(owed.iter().map(|j| own + j)).collect(),
             xs: state.iter().map(|k| nc + k).chain(captures.iter().copied()).collect(),
             kept: (own..body.results.len()).collect(),
@@ -441,7 +441,7 @@ fn first_cotangents(
 }
 
 /// The parts of a loop that have a derivative, all by number.
-struct Differentiated {
+struct LoopGradientSpec {
     /// State whose cotangent goes from trip to trip.
     state: Vec<usize>,
     /// State that only the loop's results hold, of those that have a cotangent.
@@ -455,7 +455,7 @@ struct Differentiated {
 }
 
 /// Which derivative of a body is wanted, all by number.
-struct Trip {
+struct BodyGradientSpec {
     /// Results that have cotangents.
     ys: Vec<usize>,
     /// Parameters whose cotangents are wanted.
@@ -464,7 +464,7 @@ struct Trip {
     kept: Vec<usize>,
 }
 
-impl Trip {
+impl BodyGradientSpec {
     /// `body's parameters …, cotangents of ys … → cotangents of xs …, kept results …`
     fn derivative(&self, body: &Graph) -> Result<Arc<Graph>> {
         let g = GraphBuilder::new("trip");
@@ -482,7 +482,7 @@ impl Trip {
 /// Whether an op does what is not worth doing twice: products, folds and loops; anything else is next to free where
 /// its result is read, and large where it would be kept.
 fn is_work(op: &Op) -> bool {
-    matches!(op.rule().lower(), Lowering::Contract | Lowering::Fold | Lowering::Control)
+    matches!(op.rule().lower(), LoweringClass::Contract | LoweringClass::Fold | LoweringClass::Control)
         && !matches!(op, Op::OptimizationBarrier(_))
 }
 
@@ -536,12 +536,12 @@ impl Case {
 impl OpRule for Case {
     lowered!(Control);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let Some(first) = self.branches.first() else {
-            return Err(Constraint::new("C1", "needs at least one branch"));
+            return Err(SpecConstraint::new("C1", "needs at least one branch"));
         };
         let Some((index, captures)) = args.split_last() else {
-            return Err(Constraint::new("-", "needs an index"));
+            return Err(SpecConstraint::new("-", "needs an index"));
         };
         require!(**index == TensorType::scalar(DType::I32), "I1", "the index is {index}, not i32[]");
         let results = first.result_types();
@@ -558,7 +558,7 @@ impl OpRule for Case {
         self.branches.first().map_or(0, |b| b.results.len())
     }
 
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], _: &ResultTypes) -> Result<Vec<Literal>> {
         let captures = &args[..args.len() - 1];
         cx.run(&self.branches[self.taken(args[args.len() - 1].get(0))], captures)
     }
@@ -579,10 +579,10 @@ impl OpRule for Case {
             let dys: Vec<&Tensor> = dy.iter().flatten().collect();
             crate::vjp(&ys, &dys, &captures.iter().map(|&k| &args[k]).collect::<Vec<_>>())
         };
-        let branches: Vec<control_builders::Branch<'_>> = self
+        let branches: Vec<control_builders::BranchBody<'_>> = self
             .branches
             .iter()
-            .map(|b| Box::new(move |r: &GraphBuilder| backward(b, r)) as control_builders::Branch<'_>)
+            .map(|b| Box::new(move |r: &GraphBuilder| backward(b, r)) as control_builders::BranchBody<'_>)
             .collect();
         let outs = control_builders::case_in(x[nc].builder(), &x[nc], branches);
         captures.iter().zip(outs).for_each(|(&k, d)| grads[k] = Grad::Of(d));
@@ -598,22 +598,25 @@ impl OpRule for Case {
     }
 
     /// The most expensive branch.
-    fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
+    fn cost(&self, _: &[&TensorType], _: &ResultTypes) -> OpCost {
         let costs = self.branches.iter().map(|b| crate::cost::cost(b));
-        costs.fold(Cost::default(), |a, b| Cost { flops: a.flops.max(b.flops), bytes: a.bytes.max(b.bytes) })
+        costs.fold(OpCost::default(), |a, b| OpCost {
+            flops: a.flops.max(b.flops),
+            bytes: a.bytes.max(b.bytes),
+        })
     }
 }
 
 /// Neither cut nor split here: bodies are graphs over all rows, and the partitioner looks into them.
 impl StructuralOp for Case {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Case { branches: s.regions.clone() })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let case = |label: &str, index: f64, dtype: DType, size: usize| {
             let ty = TensorType::new(dtype, [size]);
-            let index = Domain::Uniform(index, index);
+            let index = ArgDomain::Uniform(index, index);
             let params = [(TensorType::scalar(DType::I32), index), (ty.clone(), WIDE), (ty, WIDE)];
             sample(format!("{label}_{dtype}"), &params, 8, dtype == DType::F64, |x| {
                 control_builders::case(
@@ -638,7 +641,7 @@ impl StructuralOp for Case {
 impl OpRule for OptimizationBarrier {
     lowered!(Map);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         Ok(args.iter().map(|&t| t.clone()).collect())
     }
 
@@ -646,7 +649,7 @@ impl OpRule for OptimizationBarrier {
         args
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &ResultTypes) -> Result<Vec<Literal>> {
         Ok(args.iter().map(|&l| l.clone()).collect())
     }
 
@@ -657,21 +660,21 @@ impl OpRule for OptimizationBarrier {
         dy.iter().map(|d| d.clone().map_or(Grad::Zero, Grad::Of)).collect()
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         if self.stop_gradient { vec![("systole.stop_gradient", Attr::Bool(true))] } else { vec![] }
     }
 
-    fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
-        Cost::default()
+    fn cost(&self, _: &[&TensorType], _: &ResultTypes) -> OpCost {
+        OpCost::default()
     }
 }
 
 impl StructuralOp for OptimizationBarrier {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(OptimizationBarrier { stop_gradient: s.flag("systole.stop_gradient")? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let pass = |x: &[Tensor]| {
             let inputs: Vec<&Tensor> = x.iter().collect();
             x[0].builder().emit(OptimizationBarrier { stop_gradient: false }, &inputs)
@@ -683,11 +686,11 @@ impl StructuralOp for OptimizationBarrier {
     }
 
     /// Nothing may be moved across a barrier, which fusing it into a segment could do.
-    fn row_op(&self, _: NodeView<'_>, _: Rows) -> Option<RowOp> {
+    fn row_op(&self, _: NodeView<'_>, _: RowBlocking) -> Option<RowOp> {
         None
     }
 
-    fn factors(&self, _: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, _: NodeView<'_>) -> Vec<ShardingFactor> {
         Vec::new()
     }
 }
@@ -717,7 +720,7 @@ mod tests {
         assert_eq!(case.infer(&[&f32, &f32]).unwrap_err().label, "I1");
         let index = TensorType::scalar(DType::I32);
         assert_eq!(case.infer(&[&index]).unwrap_err().label, "C2");
-        let outs: Outs = smallvec![f32.clone()];
+        let outs: ResultTypes = smallvec![f32.clone()];
         assert_eq!(case.infer(&[&f32, &index]), Ok(outs));
     }
 }

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use systole_base::{DType, Dims, Error, ErrorKind, Result};
 
 /// The body of one branch of [`case_in`].
-pub(crate) type Branch<'a> = Box<dyn FnOnce(&GraphBuilder) -> Vec<Tensor> + 'a>;
+pub(crate) type BranchBody<'a> = Box<dyn FnOnce(&GraphBuilder) -> Vec<Tensor> + 'a>;
 /// The body of [`fori_in`].
-pub(crate) type Trip<'a> = Box<dyn FnOnce(&GraphBuilder, &Tensor, &[Tensor]) -> Vec<Tensor> + 'a>;
+pub(crate) type ForBody<'a> = Box<dyn FnOnce(&GraphBuilder, &Tensor, &[Tensor]) -> Vec<Tensor> + 'a>;
 /// The body of [`scan`].
-type Fold<'a> = Box<dyn FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>) + 'a>;
+type ScanBody<'a> = Box<dyn FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>) + 'a>;
 
 /// Runs `body` on the state while `cond: state → bool[]` holds; returns the last state.
 ///
@@ -116,7 +116,7 @@ pub fn scan_keeping(
 }
 
 #[track_caller]
-fn scan_in(keeps: bool, init: &[&Tensor], xs: &[&Tensor], body: Fold<'_>) -> (Vec<Tensor>, Vec<Tensor>) {
+fn scan_in(keeps: bool, init: &[&Tensor], xs: &[&Tensor], body: ScanBody<'_>) -> (Vec<Tensor>, Vec<Tensor>) {
     let Some(g) = GraphBuilder::of(&[xs, init].concat()) else { return Default::default() };
     let n = xs.first().filter(|x| x.rank() > 0).map_or(0, |x| x.shape()[0]);
     if xs.is_empty() || xs.iter().any(|x| x.shape().first() != Some(&n)) {
@@ -177,7 +177,7 @@ fn scan_in(keeps: bool, init: &[&Tensor], xs: &[&Tensor], body: Fold<'_>) -> (Ve
 /// ```
 #[track_caller]
 pub fn case(index: &Tensor, branches: &[&dyn Fn() -> Vec<Tensor>]) -> Vec<Tensor> {
-    let branches = branches.iter().map(|f| Box::new(move |_: &GraphBuilder| f()) as Branch<'_>).collect();
+    let branches = branches.iter().map(|f| Box::new(move |_: &GraphBuilder| f()) as BranchBody<'_>).collect();
     case_in(index.builder(), index, branches)
 }
 
@@ -198,7 +198,7 @@ pub fn cond(
     on_false: impl FnOnce() -> Vec<Tensor>,
 ) -> Vec<Tensor> {
     // Branch 0 is for false, as false converts to 0.
-    let branches: Vec<Branch<'_>> = vec![Box::new(|_| on_false()), Box::new(|_| on_true())];
+    let branches: Vec<BranchBody<'_>> = vec![Box::new(|_| on_false()), Box::new(|_| on_true())];
     case_in(pred.builder(), &pred.convert(DType::I32), branches)
 }
 
@@ -230,7 +230,7 @@ pub(crate) fn fori_in(
     n: usize,
     keeps: bool,
     init: &[&Tensor],
-    body: Trip<'_>,
+    body: ForBody<'_>,
 ) -> Vec<Tensor> {
     let zero = g.scalar(DType::I32, 0.0);
     let init: Vec<&Tensor> = std::iter::once(&zero).chain(init.iter().copied()).collect();
@@ -279,9 +279,9 @@ fn while_in(
 
 /// [`case`] in a named builder; the branches also get their own builders.
 #[track_caller]
-pub(crate) fn case_in(g: &GraphBuilder, index: &Tensor, branches: Vec<Branch<'_>>) -> Vec<Tensor> {
+pub(crate) fn case_in(g: &GraphBuilder, index: &Tensor, branches: Vec<BranchBody<'_>>) -> Vec<Tensor> {
     let mut count = 0;
-    let mut trace = |f: Branch<'_>| {
+    let mut trace = |f: BranchBody<'_>| {
         let r = g.child("branch");
         let results = g.in_region(&r, || f(&r));
         count = results.len();

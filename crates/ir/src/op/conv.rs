@@ -163,7 +163,7 @@ impl Convolution {
         }
     }
 
-    fn check_attributes(&self, n: usize) -> Result<(), Constraint> {
+    fn check_attributes(&self, n: usize) -> Result<(), SpecConstraint> {
         let spatial = n - 2;
         let sized = |v: &[usize]| v.len() == spatial;
         let positive = |v: &[usize]| v.iter().all(|&s| s > 0);
@@ -181,7 +181,7 @@ impl Convolution {
         self.check_layout(n)
     }
 
-    fn check_layout(&self, n: usize) -> Result<(), Constraint> {
+    fn check_layout(&self, n: usize) -> Result<(), SpecConstraint> {
         let d = &self.dims;
         let each_once = |first: usize, second: usize, rest: &[usize]| {
             let mut all: Dims = [&[first, second], rest].concat().into();
@@ -210,7 +210,7 @@ impl Convolution {
         Ok(())
     }
 
-    fn check_groups(&self, x: &TensorType, kernel: &TensorType) -> Result<(), Constraint> {
+    fn check_groups(&self, x: &TensorType, kernel: &TensorType) -> Result<(), SpecConstraint> {
         let d = &self.dims;
         let (batch, channels) = (x.shape[d.input_batch], x.shape[d.input_feature]);
         let (inputs, outputs) = (kernel.shape[d.kernel_input_feature], kernel.shape[d.kernel_output_feature]);
@@ -400,7 +400,7 @@ impl ConvDims {
 impl OpRule for Convolution {
     lowered!(Contract);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 2)?;
         let (x, kernel) = (args[0], args[1]);
         let n = x.rank();
@@ -427,7 +427,7 @@ impl OpRule for Convolution {
         Ok(smallvec![checked_type("C25", self.element_type, &dims)?])
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         for (i, index) in outs[0].shape.indices().enumerate() {
             b.set(i, self.element(args[0], args[1], &index));
@@ -450,7 +450,7 @@ impl OpRule for Convolution {
         vec![Grad::Of(dx), Grad::Of(reverse(&dk, &backwards))]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![
             ("window_strides", ints(&self.strides)),
             ("padding", Attr::Pairs(self.padding.clone())),
@@ -464,15 +464,15 @@ impl OpRule for Convolution {
     }
 
     /// A multiply-add for each output element and kernel position, padding and holes included.
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let features = args[1].shape[self.dims.kernel_output_feature].max(1);
         let per_output = args[1].elements() as f64 / features as f64;
-        Cost { flops: 2.0 * outs[0].elements() as f64 * per_output, bytes: moved_bytes(args, outs) }
+        OpCost { flops: 2.0 * outs[0].elements() as f64 * per_output, bytes: moved_bytes(args, outs) }
     }
 }
 
 impl StructuralOp for Convolution {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let dims = s.conv("dimension_numbers")?;
         let n = dims.input_spatial.len();
         let count = |name: &str| if s.has(name) { s.size(name) } else { Ok(1) };
@@ -489,11 +489,11 @@ impl StructuralOp for Convolution {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         elementwise_samples::every_dtype(samples())
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let d = &self.dims;
         let is_row = |k: usize, dim: usize| dim == 0 && at.ty(k).shape[0] == rows.rows;
         if self.batch_groups == 1 && is_row(0, d.input_batch) && d.output_batch == 0 {
@@ -508,29 +508,32 @@ impl StructuralOp for Convolution {
         if sums { RowOp::sum(op, [RowUse::Rows, RowUse::Rows]) } else { None }
     }
 
-    fn factors(&self, _: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, _: NodeView<'_>) -> Vec<ShardingFactor> {
         let d = &self.dims;
         let mut all = Vec::new();
         if self.batch_groups == 1 {
-            all.push(Factor::dim([Some(d.input_batch), None], d.output_batch));
+            all.push(ShardingFactor::dim([Some(d.input_batch), None], d.output_batch));
         }
         if self.batch_groups == 1 && self.feature_groups == 1 {
-            all.push(Factor::dim([None, Some(d.kernel_output_feature)], d.output_feature));
-            all.push(Factor::fold([Some(d.input_feature), Some(d.kernel_input_feature)], Monoid::Add));
+            all.push(ShardingFactor::dim([None, Some(d.kernel_output_feature)], d.output_feature));
+            all.push(ShardingFactor::fold(
+                [Some(d.input_feature), Some(d.kernel_input_feature)],
+                Monoid::Add,
+            ));
         }
         all
     }
 
-    fn shard(&self, along: Along, _: usize) -> Option<Op> {
+    fn shard(&self, along: FactorResult, _: usize) -> Option<Op> {
         let element_type = sum_type(self.element_type);
-        matches!(along, Along::Fold(_)).then(|| Convolution { element_type, ..self.clone() }.into())
+        matches!(along, FactorResult::Fold(_)).then(|| Convolution { element_type, ..self.clone() }.into())
     }
 }
 
 /// Tiny programs for the tests: each attribute away from its default at least once.
-pub fn samples() -> Vec<Sample> {
+pub fn samples() -> Vec<OpSample> {
     let floats = [DType::F32, DType::F64].into_iter().flat_map(cases);
-    let mut all: Vec<Sample> = floats.collect();
+    let mut all: Vec<OpSample> = floats.collect();
     for dtype in [DType::BF16, DType::F16, DType::I32] {
         all.push(case("same", dtype, &[1, 4, 5, 2], &[3, 3, 2, 3], |x, k| {
             Convolution::same(x, k, &[2, 1], &[1, 1], 1)
@@ -550,7 +553,7 @@ fn case(
     x: &[usize],
     kernel: &[usize],
     spec: impl Fn(&TensorType, &TensorType) -> Convolution,
-) -> Sample {
+) -> OpSample {
     let types = [TensorType::new(dtype, x), TensorType::new(dtype, kernel)];
     let op = spec(&types[0], &types[1]);
     let params = types.map(|t| (t, sample::WIDE));
@@ -560,7 +563,7 @@ fn case(
 }
 
 #[rustfmt::skip]
-fn cases(dtype: DType) -> Vec<Sample> {
+fn cases(dtype: DType) -> Vec<OpSample> {
     let valid = |x: &TensorType, _: &TensorType| Convolution::valid(x, &[1, 1], &[1, 1], 1);
     let plain = |n: usize| Convolution::channels_last(&vec![1; n], &vec![[0, 0]; n], &vec![1; n], 1, dtype);
     vec![

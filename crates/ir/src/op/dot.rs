@@ -26,7 +26,7 @@ fn distinct(batch: &[usize], contract: &[usize]) -> bool {
 impl OpRule for DotGeneral {
     lowered!(Contract);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 2)?;
         let (a, b) = (args[0], args[1]);
         require!(self.lhs_batch.len() == self.rhs_batch.len(), "C1", "batch dimensions do not pair up");
@@ -72,7 +72,7 @@ impl OpRule for DotGeneral {
         Ok(smallvec![TensorType::new(self.element_type, &dims[..])])
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let (a, b) = (args[0], args[1]);
         let (sa, sb) = (a.shape().strides(), b.shape().strides());
         let (fa, fb) = (self.lhs_free(a.shape().rank()), self.rhs_free(b.shape().rank()));
@@ -126,9 +126,9 @@ impl OpRule for DotGeneral {
         vec![Grad::Of(da.transpose(&inverse(&da_dims))), Grad::Of(db.transpose(&inverse(&db_dims)))]
     }
 
-    fn attrs(&self) -> Attrs {
-        use super::attr::Field;
-        let list = |d: &[usize]| Field::List(d.iter().map(|&d| d as i64).collect());
+    fn attrs(&self) -> AttrList {
+        use super::attr::AttrField;
+        let list = |d: &[usize]| AttrField::List(d.iter().map(|&d| d as i64).collect());
         vec![(
             "dot_dimension_numbers",
             Attr::Struct(
@@ -143,14 +143,14 @@ impl OpRule for DotGeneral {
         )]
     }
 
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let inner: usize = self.lhs_contract.iter().map(|&d| args[0].shape[d]).product();
-        Cost { flops: 2.0 * outs[0].elements() as f64 * inner as f64, bytes: moved_bytes(args, outs) }
+        OpCost { flops: 2.0 * outs[0].elements() as f64 * inner as f64, bytes: moved_bytes(args, outs) }
     }
 }
 
 impl StructuralOp for DotGeneral {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let list = |field: &str| s.field("dot_dimension_numbers", "dot", field);
         Ok(DotGeneral {
             lhs_batch: list("lhs_batching_dimensions")?,
@@ -161,7 +161,7 @@ impl StructuralOp for DotGeneral {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         // Lists: batch dimensions of both operands, then the contracted ones of both.
         type Lists<'a> = [&'a [usize]; 4];
         let case = |what: &str, from: DType, to: DType, a: &[usize], b: &[usize], lists: Lists<'_>| {
@@ -174,7 +174,7 @@ impl StructuralOp for DotGeneral {
         };
         use DType::*;
         let matrix: Lists<'_> = [&[], &[], &[1], &[0]];
-        let mut all: Vec<Sample> =
+        let mut all: Vec<OpSample> =
             DType::ALL.into_iter().map(|d| case("matrix", d, d, &[3, 5], &[5, 2], matrix)).collect();
         all.extend([
             case("batched", F64, F64, &[2, 3, 5], &[2, 5, 4], [&[0], &[0], &[2], &[1]]),
@@ -191,7 +191,7 @@ impl StructuralOp for DotGeneral {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let cut = rows.cut(at.ty(0))?;
         if let (Some(lhs_batch), Some(rhs_batch)) =
             (cut.leading(&self.lhs_batch), cut.leading(&self.rhs_batch))
@@ -233,22 +233,22 @@ impl StructuralOp for DotGeneral {
         RowOp::sum(op, [RowUse::Rows, RowUse::Rows])
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         let batch = self.lhs_batch.iter().zip(&self.rhs_batch).enumerate();
-        let batch = batch.map(|(i, (&l, &r))| Factor::dim([Some(l), Some(r)], i));
+        let batch = batch.map(|(i, (&l, &r))| ShardingFactor::dim([Some(l), Some(r)], i));
         let (rows, columns) = (self.lhs_free(at.ty(0).rank()), self.rhs_free(at.ty(1).rank()));
         let first = self.lhs_batch.len();
-        let left = rows.iter().enumerate().map(|(i, &l)| Factor::dim([Some(l), None], first + i));
+        let left = rows.iter().enumerate().map(|(i, &l)| ShardingFactor::dim([Some(l), None], first + i));
         let right = columns.iter().enumerate();
-        let right = right.map(|(i, &r)| Factor::dim([None, Some(r)], first + rows.len() + i));
+        let right = right.map(|(i, &r)| ShardingFactor::dim([None, Some(r)], first + rows.len() + i));
         let summed = self.lhs_contract.iter().zip(&self.rhs_contract);
-        let summed = summed.map(|(&l, &r)| Factor::fold([Some(l), Some(r)], Monoid::Add));
+        let summed = summed.map(|(&l, &r)| ShardingFactor::fold([Some(l), Some(r)], Monoid::Add));
         batch.chain(left).chain(right).chain(summed).collect()
     }
 
-    fn shard(&self, along: Along, _: usize) -> Option<Op> {
+    fn shard(&self, along: FactorResult, _: usize) -> Option<Op> {
         let element_type = sum_type(self.element_type);
-        matches!(along, Along::Fold(_)).then(|| DotGeneral { element_type, ..self.clone() }.into())
+        matches!(along, FactorResult::Fold(_)).then(|| DotGeneral { element_type, ..self.clone() }.into())
     }
 }
 

@@ -8,13 +8,13 @@ use smallvec::smallvec;
 use systole_base::{DType, Dims, LiteralBuilder, Shape};
 
 /// Checks that starts are integer scalars of one type.
-fn check_starts(starts: &[&TensorType], label: &'static str) -> Result<(), Constraint> {
+fn check_starts(starts: &[&TensorType], label: &'static str) -> Result<(), SpecConstraint> {
     for s in starts {
         let fits = s.rank() == 0 && s.dtype.is_int() && *s == starts[0];
         if !fits {
             let what =
                 format!("the start {s} is no integer scalar, or not of the type {} of others", starts[0]);
-            return Err(Constraint::new(label, what));
+            return Err(SpecConstraint::new(label, what));
         }
     }
     Ok(())
@@ -37,7 +37,7 @@ fn block<'a>(shape: &'a Shape, start: &'a [usize], sizes: &Shape) -> impl Iterat
 impl OpRule for DynamicSlice {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         require!(!args.is_empty(), "-", "takes an operand and its start indices");
         let (x, starts) = (args[0], &args[1..]);
         require!(
@@ -53,7 +53,7 @@ impl OpRule for DynamicSlice {
         Ok(smallvec![x.with_shape(&self.sizes[..])])
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let x = args[0];
         let start = clamped(&args[1..], x.shape(), &self.sizes);
         let mut b = LiteralBuilder::new(outs[0].clone());
@@ -73,32 +73,32 @@ impl OpRule for DynamicSlice {
         grads
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("slice_sizes", ints(&self.sizes))]
     }
 
     /// Only the block moves.
-    fn cost(&self, _: &[&TensorType], outs: &Outs) -> Cost {
-        Cost { flops: 0.0, bytes: 2.0 * outs[0].bytes() as f64 }
+    fn cost(&self, _: &[&TensorType], outs: &ResultTypes) -> OpCost {
+        OpCost { flops: 0.0, bytes: 2.0 * outs[0].bytes() as f64 }
     }
 }
 
 /// Not cut: the block may be of other rows.
 impl StructuralOp for DynamicSlice {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(DynamicSlice { sizes: s.sizes("slice_sizes")? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         elementwise_samples::every_dtype(dynamic_slice_samples())
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(1, |d| self.sizes[d] == at.ty(0).shape[d])
     }
 
-    fn shard(&self, along: Along, parts: usize) -> Option<Op> {
-        let Along::Dim(d) = along else { return None };
+    fn shard(&self, along: FactorResult, parts: usize) -> Option<Op> {
+        let FactorResult::Dim(d) = along else { return None };
         Some(DynamicSlice { sizes: shard_of(&self.sizes, d, parts) }.into())
     }
 }
@@ -106,7 +106,7 @@ impl StructuralOp for DynamicSlice {
 impl OpRule for DynamicUpdateSlice {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         require!(args.len() >= 2, "-", "takes an operand, an update and its start indices");
         let (x, update, starts) = (args[0], args[1], &args[2..]);
         require!(x.dtype == update.dtype, "C2", "element types differ: {x} and {update}");
@@ -118,7 +118,7 @@ impl OpRule for DynamicUpdateSlice {
         Ok(smallvec![x.clone()])
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let (x, update) = (args[0], args[1]);
         let start = clamped(&args[2..], x.shape(), update.shape());
         let mut b = LiteralBuilder::new(outs[0].clone());
@@ -140,28 +140,28 @@ impl OpRule for DynamicUpdateSlice {
     }
 
     /// Only the block moves when the operand is updated in place.
-    fn cost(&self, args: &[&TensorType], _: &Outs) -> Cost {
-        Cost { flops: 0.0, bytes: 2.0 * args[1].bytes() as f64 }
+    fn cost(&self, args: &[&TensorType], _: &ResultTypes) -> OpCost {
+        OpCost { flops: 0.0, bytes: 2.0 * args[1].bytes() as f64 }
     }
 }
 
 /// Not cut: the block may be of other rows.
 impl StructuralOp for DynamicUpdateSlice {
-    fn parse(_: &Source<'_>) -> Unread<Self> {
+    fn parse(_: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(DynamicUpdateSlice)
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         elementwise_samples::every_dtype(dynamic_update_slice_samples())
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(2, |d| at.ty(1).shape[d] == at.ty(0).shape[d])
     }
 }
 
 /// Tiny programs for the tests: starts inside, outside and at both ends.
-pub fn dynamic_slice_samples() -> Vec<Sample> {
+pub fn dynamic_slice_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32, DType::Bool] {
         for index in [DType::I32, DType::I64, DType::U8] {
@@ -175,14 +175,14 @@ pub fn dynamic_slice_samples() -> Vec<Sample> {
 }
 
 /// The parameters: arrays of these shapes, and one start for each dimension.
-fn with_starts(dtype: DType, index: DType, shapes: &[&[usize]]) -> Vec<(TensorType, Domain)> {
+fn with_starts(dtype: DType, index: DType, shapes: &[&[usize]]) -> Vec<(TensorType, ArgDomain)> {
     let low = if index.is_unsigned_int() { 0.0 } else { -3.0 };
     let arrays = shapes.iter().map(|s| (TensorType::new(dtype, *s), elements(dtype)));
-    let start = (TensorType::scalar(index), Domain::Uniform(low, 6.0));
+    let start = (TensorType::scalar(index), ArgDomain::Uniform(low, 6.0));
     arrays.chain(vec![start; shapes[0].len()]).collect()
 }
 
-fn sliced(what: &str, dtype: DType, index: DType, shape: &[usize], sizes: &[usize]) -> Sample {
+fn sliced(what: &str, dtype: DType, index: DType, shape: &[usize], sizes: &[usize]) -> OpSample {
     let params = with_starts(dtype, index, &[shape]);
     sample::sample(format!("{what}_{dtype}_{index}"), &params, 0, dtype == DType::F64, |x| {
         vec![x[0].dynamic_slice(&x[1..].iter().collect::<Vec<_>>(), sizes)]
@@ -190,7 +190,7 @@ fn sliced(what: &str, dtype: DType, index: DType, shape: &[usize], sizes: &[usiz
 }
 
 /// Tiny programs for the tests: starts inside, outside and at both ends.
-pub fn dynamic_update_slice_samples() -> Vec<Sample> {
+pub fn dynamic_update_slice_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32, DType::Bool] {
         for index in [DType::I32, DType::I64, DType::U8] {
@@ -203,7 +203,7 @@ pub fn dynamic_update_slice_samples() -> Vec<Sample> {
     all
 }
 
-fn updated(what: &str, dtype: DType, index: DType, shape: &[usize], sizes: &[usize]) -> Sample {
+fn updated(what: &str, dtype: DType, index: DType, shape: &[usize], sizes: &[usize]) -> OpSample {
     let params = with_starts(dtype, index, &[shape, sizes]);
     sample::sample(format!("{what}_{dtype}_{index}"), &params, 0, dtype == DType::F64, |x| {
         vec![x[0].dynamic_update_slice(&x[1], &x[2..].iter().collect::<Vec<_>>())]

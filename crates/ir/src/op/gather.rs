@@ -1,6 +1,6 @@
 //! gather: slices of an operand at positions that are data; and what it shares with scatter.
 
-use super::attr::{Field, ints};
+use super::attr::{AttrField, ints};
 use super::window::checked_type;
 use super::*;
 use crate::require;
@@ -26,8 +26,8 @@ impl Gather {
         }
     }
 
-    fn placement(&self) -> Placement<'_> {
-        Placement {
+    fn placement(&self) -> GatherDims<'_> {
+        GatherDims {
             window_dims: &self.offset_dims,
             dropped: &self.collapsed_slice_dims,
             operand_batching: &self.operand_batching_dims,
@@ -37,7 +37,7 @@ impl Gather {
         }
     }
 
-    fn check_slices(&self, x: &TensorType) -> Result<(), Constraint> {
+    fn check_slices(&self, x: &TensorType) -> Result<(), SpecConstraint> {
         let (n, sizes) = (x.rank(), &self.slice_sizes);
         let below = |v: &[usize]| v.iter().all(|&d| d < n);
         let thin = |v: &[usize]| v.iter().all(|&d| sizes[d] <= 1);
@@ -57,7 +57,7 @@ impl Gather {
         Ok(())
     }
 
-    fn check_indices(&self, x: &TensorType, indices: &TensorType) -> Result<(), Constraint> {
+    fn check_indices(&self, x: &TensorType, indices: &TensorType) -> Result<(), SpecConstraint> {
         let (n, rank, ivd) = (x.rank(), indices.rank(), self.index_vector_dim);
         let batching = &self.start_indices_batching_dims;
         require!(indices.dtype.is_int(), "-", "the indices {indices} are no integers");
@@ -90,7 +90,7 @@ pub(crate) fn sorted(dims: &[usize]) -> bool {
 }
 
 /// How dimensions of operand, indices and blocks (gather's result, scatter's updates) correspond.
-pub(crate) struct Placement<'a> {
+pub(crate) struct GatherDims<'a> {
     /// Dimensions of the blocks that run inside a block.
     pub(crate) window_dims: &'a [usize],
     /// Operand dimensions that blocks do not show.
@@ -104,7 +104,7 @@ pub(crate) struct Placement<'a> {
     pub(crate) index_vector_dim: usize,
 }
 
-impl Placement<'_> {
+impl GatherDims<'_> {
     /// Operand dimensions that blocks show, in the order of `window_dims`.
     pub(crate) fn shown(&self, operand_rank: usize) -> Dims {
         let hidden = |d: &usize| self.dropped.contains(d) || self.operand_batching.contains(d);
@@ -198,7 +198,7 @@ fn signed(indices: &Tensor, high: &[usize]) -> Tensor {
 impl OpRule for Gather {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 2)?;
         let (x, indices) = (args[0], args[1]);
         self.check_slices(x)?;
@@ -212,7 +212,7 @@ impl OpRule for Gather {
         Ok(smallvec![checked_type("C22", x.dtype, &dims)?])
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let (x, indices) = (args[0], args[1]);
         let (place, shape) = (self.placement(), x.shape());
         let mut b = LiteralBuilder::new(outs[0].clone());
@@ -254,14 +254,14 @@ impl OpRule for Gather {
         vec![Grad::Of(operand.zeros_like().scatter(&indices, dy, op)), Grad::Zero]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         let numbers = vec![
             ("offset_dims", list(&self.offset_dims)),
             ("collapsed_slice_dims", list(&self.collapsed_slice_dims)),
             ("operand_batching_dims", list(&self.operand_batching_dims)),
             ("start_indices_batching_dims", list(&self.start_indices_batching_dims)),
             ("start_index_map", list(&self.start_index_map)),
-            ("index_vector_dim", Field::Int(self.index_vector_dim as i64)),
+            ("index_vector_dim", AttrField::Int(self.index_vector_dim as i64)),
         ];
         vec![
             ("dimension_numbers", Attr::Struct("gather", numbers)),
@@ -271,13 +271,13 @@ impl OpRule for Gather {
     }
 
     /// Only what is read of the operand moves.
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
-        Cost { flops: 0.0, bytes: 2.0 * outs[0].bytes() as f64 + args[1].bytes() as f64 }
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
+        OpCost { flops: 0.0, bytes: 2.0 * outs[0].bytes() as f64 + args[1].bytes() as f64 }
     }
 }
 
 impl StructuralOp for Gather {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let list = |field: &str| s.field("dimension_numbers", "gather", field);
         Ok(Gather {
             offset_dims: list("offset_dims")?,
@@ -291,12 +291,12 @@ impl StructuralOp for Gather {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         elementwise_samples::every_dtype(gather_samples())
     }
 
     /// The table whole, the indices by rows.
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let cut = rows.cut(at.ty(1))?;
         if !self.operand_batching_dims.is_empty() {
             return None;
@@ -310,23 +310,23 @@ impl StructuralOp for Gather {
     }
 
     /// Dimensions of the indices. The table is whole, except where it has such dimensions too.
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         let batch = (0..at.out().rank()).filter(|d| !self.offset_dims.contains(d));
         let own = (0..at.ty(1).rank()).filter(|&d| d != self.index_vector_dim);
         let paired = |i: usize| {
             let k = self.start_indices_batching_dims.iter().position(|&d| d == i)?;
             Some(self.operand_batching_dims[k])
         };
-        own.zip(batch).map(|(i, d)| Factor::dim([paired(i), Some(i)], d)).collect()
+        own.zip(batch).map(|(i, d)| ShardingFactor::dim([paired(i), Some(i)], d)).collect()
     }
 }
 
-pub(crate) fn list(dims: &[usize]) -> Field {
-    Field::List(dims.iter().map(|&d| d as i64).collect())
+pub(crate) fn list(dims: &[usize]) -> AttrField {
+    AttrField::List(dims.iter().map(|&d| d as i64).collect())
 }
 
 /// Tiny programs for the tests: each attribute away from its default at least once; indices inside and outside.
-pub fn gather_samples() -> Vec<Sample> {
+pub fn gather_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32, DType::Bool] {
         all.extend(cases(dtype));
@@ -339,7 +339,7 @@ pub fn gather_samples() -> Vec<Sample> {
 }
 
 #[rustfmt::skip]
-fn cases(dtype: DType) -> Vec<Sample> {
+fn cases(dtype: DType) -> Vec<OpSample> {
     let plain = || Gather {
         offset_dims: smallvec![], collapsed_slice_dims: smallvec![], operand_batching_dims: smallvec![],
         start_indices_batching_dims: smallvec![], start_index_map: smallvec![], index_vector_dim: 0,
@@ -371,18 +371,18 @@ fn case(
     x: &[usize],
     indices: &[usize],
     spec: impl Fn(&TensorType) -> Gather,
-) -> Sample {
+) -> OpSample {
     let x = TensorType::new(dtype, x);
     let op = spec(&x);
     let low = if index.is_unsigned_int() { 0.0 } else { -2.0 };
-    let params = [(x, elements(dtype)), (TensorType::new(index, indices), Domain::Uniform(low, 6.0))];
+    let params = [(x, elements(dtype)), (TensorType::new(index, indices), ArgDomain::Uniform(low, 6.0))];
     sample::sample(format!("{what}_{dtype}_{index}"), &params, 0, dtype == DType::F64, |x| {
         vec![x[0].gather(&x[1], op)]
     })
 }
 
-pub(crate) fn elements(dtype: DType) -> Domain {
-    if dtype == DType::Bool { Domain::Uniform(0.0, 1.0) } else { sample::WIDE }
+pub(crate) fn elements(dtype: DType) -> ArgDomain {
+    if dtype == DType::Bool { ArgDomain::Uniform(0.0, 1.0) } else { sample::WIDE }
 }
 
 /// `→ i32[…]`: constant indices, where a sample promises something about them.
@@ -392,7 +392,7 @@ pub(crate) fn fixed_indices(g: &crate::GraphBuilder, shape: &[usize], values: &[
     g.constant(b.finish())
 }
 
-fn sorted_rows(dtype: DType) -> Sample {
+fn sorted_rows(dtype: DType) -> OpSample {
     let params = [(TensorType::new(dtype, [4, 3]), elements(dtype))];
     sample::sample(format!("sorted_{dtype}"), &params, 0, dtype == DType::F64, |x| {
         let indices = fixed_indices(x[0].builder(), &[4, 1], &[0, 1, 1, 9]);

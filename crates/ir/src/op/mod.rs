@@ -9,8 +9,8 @@
 /// What an op does to elements, in one line.
 macro_rules! lowered {
     ($lowering:ident) => {
-        fn lower(&self) -> Lowering {
-            Lowering::$lowering
+        fn lower(&self) -> LoweringClass {
+            LoweringClass::$lowering
         }
     };
 }
@@ -31,17 +31,21 @@ mod table;
 mod tensor_methods;
 pub mod unary;
 
-pub use crate::graph::attr::{self, Attr, Attrs, Field};
+pub use crate::graph::attr::{self, Attr, AttrField, AttrList};
 pub use crate::graph::op::*;
 pub use crate::graph::{Binary, Unary};
-pub use crate::graph::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, moved_bytes};
+pub use crate::graph::{
+    EvalCx, Grad, LoweringClass, OpCost, OpRule, ResultTypes, SpecConstraint, moved_bytes,
+};
 pub use collective::agreed;
 pub use monoid::Monoid;
-pub use op_source::{Source, Unread};
-pub use partitioning::{Along, Cut, Factor, NodeView, RowOp, RowUse, Rows, is_zeros, row_dims, sum_type};
-pub use sample::{Domain, Sample};
-pub use structural::{Collective, Devices, StructuralOp};
-pub use table::{Entry, TABLE, entry};
+pub use op_source::{OpParseResult, OpSource};
+pub use partitioning::{
+    FactorResult, NodeView, RowBlocking, RowDims, RowOp, RowUse, ShardingFactor, is_zeros, row_dims, sum_type,
+};
+pub use sample::{ArgDomain, OpSample};
+pub use structural::{Collective, DeviceCounts, StructuralOp};
+pub use table::{OpEntry, TABLE, entry};
 
 use crate::graph::structural_ops;
 use crate::{Graph, Tensor};
@@ -58,7 +62,7 @@ macro_rules! files {
 structural_ops!(files);
 
 /// Checks the number of operands; a missing operand is a violated constraint, not a panic.
-pub fn expect_args(args: &[&TensorType], n: usize) -> Result<(), Constraint> {
+pub fn expect_args(args: &[&TensorType], n: usize) -> Result<(), SpecConstraint> {
     crate::require!(args.len() == n, "-", "takes {n} operands, got {}", args.len());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Describes how an op is cut into blocks of rows ([`RowOp`]) and how devices share its work ([`Factor`]).
+//! Describes how an op is cut into blocks of rows ([`RowOp`]) and how devices share its work ([`ShardingFactor`]).
 //!
 //! The compiler cuts leading dimensions, joined into one, for the sake of caches; the partitioner divides any one
 //! dimension, and ops keep their form.
@@ -38,9 +38,9 @@ impl<'g> NodeView<'g> {
     }
 
     /// Factors for the result dimensions that `keep` names: the same dimension of the first `n` operands, all of the others.
-    pub fn same_dims(self, n: usize, keep: impl Fn(usize) -> bool) -> Vec<Factor> {
+    pub fn same_dims(self, n: usize, keep: impl Fn(usize) -> bool) -> Vec<ShardingFactor> {
         let operands = |d: usize| (0..self.node.inputs.len()).map(move |k| (k < n).then_some(d));
-        (0..self.out().rank()).filter(|&d| keep(d)).map(|d| Factor::dim(operands(d), d)).collect()
+        (0..self.out().rank()).filter(|&d| keep(d)).map(|d| ShardingFactor::dim(operands(d), d)).collect()
     }
 }
 
@@ -83,17 +83,17 @@ impl RowOp {
 
 /// Blocks of `block` of `rows` rows (at least 2).
 #[derive(Clone, Copy)]
-pub struct Rows {
+pub struct RowBlocking {
     /// Rows in all.
     pub rows: usize,
     /// Rows of a block.
     pub block: usize,
 }
 
-impl Rows {
+impl RowBlocking {
     /// How a value of this type is cut; `None`: it does not have so many rows.
-    pub fn cut(self, ty: &TensorType) -> Option<Cut> {
-        Some(Cut { dims: row_dims(ty, self.rows)?, block: self.block })
+    pub fn cut(self, ty: &TensorType) -> Option<RowDims> {
+        Some(RowDims { dims: row_dims(ty, self.rows)?, block: self.block })
     }
 }
 
@@ -111,14 +111,14 @@ pub fn row_dims(ty: &TensorType, rows: usize) -> Option<usize> {
 
 /// Collapses the first `dims` dimensions into one of size `block`.
 #[derive(Clone, Copy)]
-pub struct Cut {
+pub struct RowDims {
     /// How many leading dimensions make up the rows.
     pub dims: usize,
     /// Rows of a block.
     pub block: usize,
 }
 
-impl Cut {
+impl RowDims {
     /// The shape of a block.
     pub fn shape(self, ty: &TensorType) -> Shape {
         self.list(&ty.shape, self.block).into_iter().collect()
@@ -171,7 +171,7 @@ pub fn sum_type(dtype: DType) -> DType {
 
 /// Where a factor is in the results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Along {
+pub enum FactorResult {
     /// Its dimension in every result.
     Dim(usize),
     /// Nowhere: it is folded away, and so are the results of devices that divide it.
@@ -181,22 +181,22 @@ pub enum Along {
 /// An index that an op runs over: of a product of matrices the rows, the columns or what is summed. Devices that divide one
 /// factor can each do their part alone. (Shardy calls an op's factors its sharding rule.)
 #[derive(Clone, Debug)]
-pub struct Factor {
+pub struct ShardingFactor {
     /// The dimension of each operand that it runs along; `None`: every device needs all of the operand.
     pub operands: SmallVec<[Option<usize>; 3]>,
     /// Its dimension in the results, or how it is folded away.
-    pub along: Along,
+    pub along: FactorResult,
 }
 
-impl Factor {
+impl ShardingFactor {
     /// A factor along dimension `along` of the results.
-    pub fn dim(operands: impl IntoIterator<Item = Option<usize>>, along: usize) -> Factor {
-        Factor { operands: operands.into_iter().collect(), along: Along::Dim(along) }
+    pub fn dim(operands: impl IntoIterator<Item = Option<usize>>, along: usize) -> ShardingFactor {
+        ShardingFactor { operands: operands.into_iter().collect(), along: FactorResult::Dim(along) }
     }
 
     /// A factor that is folded away.
-    pub fn fold(operands: impl IntoIterator<Item = Option<usize>>, monoid: Monoid) -> Factor {
-        Factor { operands: operands.into_iter().collect(), along: Along::Fold(monoid) }
+    pub fn fold(operands: impl IntoIterator<Item = Option<usize>>, monoid: Monoid) -> ShardingFactor {
+        ShardingFactor { operands: operands.into_iter().collect(), along: FactorResult::Fold(monoid) }
     }
 }
 
@@ -208,7 +208,7 @@ pub(super) fn shard_of(dims: &[usize], d: usize, parts: usize) -> Dims {
 }
 
 /// The row op of an element-wise op: operands of the result's shape by rows, scalars whole.
-pub(super) fn elementwise_row_op(at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+pub(super) fn elementwise_row_op(at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
     rows.cut(at.out())?;
     let uses = (0..at.node.inputs.len()).map(|k| match at.ty(k) {
         t if t.shape == at.out().shape => Some(RowUse::Rows),
@@ -220,13 +220,15 @@ pub(super) fn elementwise_row_op(at: NodeView<'_>, rows: Rows) -> Option<RowOp> 
 }
 
 /// The factors of an element-wise op: operands of the result's shape along the same dimension, scalars whole.
-pub(super) fn elementwise_factors(at: NodeView<'_>) -> Vec<Factor> {
+pub(super) fn elementwise_factors(at: NodeView<'_>) -> Vec<ShardingFactor> {
     let same = |k: usize| at.ty(k).shape == at.out().shape;
     let operands = 0..at.node.inputs.len();
     if !operands.clone().all(|k| same(k) || at.ty(k).rank() == 0) {
         return Vec::new();
     }
-    (0..at.out().rank()).map(|d| Factor::dim(operands.clone().map(|k| same(k).then_some(d)), d)).collect()
+    (0..at.out().rank())
+        .map(|d| ShardingFactor::dim(operands.clone().map(|k| same(k).then_some(d)), d))
+        .collect()
 }
 
 /// Whether a value is known to be all zeros.

@@ -1,7 +1,7 @@
 //! Matrices of whole numbers with scales, as floats, in one node of a graph.
 //!
 //! As with attention the node is a branch that always runs ([`flow::outlined`]): plain StableHLO, with the interpreter's values.
-//! Backends that can multiply without ever having the floats find it by [`Unpack::of`], which builds the branch anew and compares.
+//! Backends that can multiply without ever having the floats find it by [`DequantizeWeights::of`], which builds the branch anew and compares.
 
 use super::{Op, control_builders};
 use crate::{Dims, Graph, GraphBuilder, Tensor};
@@ -10,7 +10,7 @@ use systole_base::{DType, TensorType};
 
 /// How a matrix of whole numbers lies in memory: `T[…]` of `inputs` by outputs, or of outputs by `inputs`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unpack {
+pub struct DequantizeWeights {
     /// Two numbers of four bits in a byte, the first below; otherwise int8.
     pub is_halves: bool,
     /// The shape of the floats.
@@ -25,7 +25,7 @@ pub struct Unpack {
     pub by_block: bool,
 }
 
-impl Unpack {
+impl DequantizeWeights {
     /// Numbers in all.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
@@ -69,7 +69,7 @@ impl Unpack {
         control_builders::outlined(numbers, || vec![self.expand(numbers, scales)]).remove(0)
     }
 
-    /// The ops of [`Unpack::node`].
+    /// The ops of [`DequantizeWeights::node`].
     #[track_caller]
     pub fn expand(&self, numbers: &Tensor, scales: &Tensor) -> Tensor {
         let (n, inputs, outputs, blocks) = (self.elements(), self.inputs, self.outputs(), self.blocks());
@@ -101,7 +101,7 @@ impl Unpack {
     }
 
     /// What a graph consists of, with the numbers of its parameters: whole numbers, scales.
-    pub fn of(graph: &Graph) -> Option<(Unpack, [usize; 2])> {
+    pub fn of(graph: &Graph) -> Option<(DequantizeWeights, [usize; 2])> {
         let &[result] = &graph.results[..] else { return None };
         let types = graph.param_types();
         let scales = types.iter().position(|t| t.dtype == DType::F32 && t.rank() == 2)?;
@@ -121,8 +121,14 @@ impl Unpack {
         let of = |by_output: bool, by_block: bool| {
             let (outputs, block) = if by_output { (wide[0], wide[2]) } else { (wide[2], wide[1]) };
             let inputs = elements.checked_div(outputs)?;
-            let how =
-                Unpack { is_halves, shape: Dims::from_slice(shape), inputs, by_output, block, by_block };
+            let how = DequantizeWeights {
+                is_halves,
+                shape: Dims::from_slice(shape),
+                inputs,
+                by_output,
+                block,
+                by_block,
+            };
             let fits = how.types() == [types[numbers].clone(), types[scales].clone()] && block > 0;
             (fits && *how.build(graph, [numbers, scales])? == *graph).then_some((how, [numbers, scales]))
         };
@@ -148,8 +154,14 @@ mod tests {
                 for block in [2, 3, 6] {
                     let (outputs, inputs) = (4, 6);
                     let shape = if by_output { [outputs, inputs] } else { [inputs, outputs] };
-                    let how =
-                        Unpack { is_halves, shape: shape[..].into(), inputs, by_output, block, by_block };
+                    let how = DequantizeWeights {
+                        is_halves,
+                        shape: shape[..].into(),
+                        inputs,
+                        by_output,
+                        block,
+                        by_block,
+                    };
                     let g = GraphBuilder::new("main");
                     let [numbers, scales] = how.types().map(|ty| g.parameter(ty, "x"));
                     let graph = g.finish(&[how.node(&numbers, &scales)]).unwrap();
@@ -157,7 +169,7 @@ mod tests {
                         Op::Case(c) => c.branches.first().cloned(),
                         _ => None,
                     });
-                    let (found, places) = Unpack::of(&branch.unwrap()).unwrap();
+                    let (found, places) = DequantizeWeights::of(&branch.unwrap()).unwrap();
                     assert_eq!((found, places), (how, [0, 1]));
                 }
             }
@@ -166,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_only_looks_like_one_is_not() {
-        let how = Unpack {
+        let how = DequantizeWeights {
             is_halves: false,
             shape: vec![6, 4].into(),
             inputs: 6,
@@ -177,9 +189,9 @@ mod tests {
         let g = GraphBuilder::new("main");
         let [numbers, scales] = how.types().map(|ty| g.parameter(ty, "x"));
         let w = how.expand(&numbers, &scales);
-        assert!(Unpack::of(&g.finish(std::slice::from_ref(&w)).unwrap()).is_some());
-        assert!(Unpack::of(&g.finish(&[w.abs()]).unwrap()).is_none());
-        assert!(Unpack::of(&g.finish(&[&w * 2.0]).unwrap()).is_none());
-        assert!(Unpack::of(&g.finish(&[scales.abs()]).unwrap()).is_none());
+        assert!(DequantizeWeights::of(&g.finish(std::slice::from_ref(&w)).unwrap()).is_some());
+        assert!(DequantizeWeights::of(&g.finish(&[w.abs()]).unwrap()).is_none());
+        assert!(DequantizeWeights::of(&g.finish(&[&w * 2.0]).unwrap()).is_none());
+        assert!(DequantizeWeights::of(&g.finish(&[scales.abs()]).unwrap()).is_none());
     }
 }

@@ -23,7 +23,7 @@ impl RngAlgorithm {
 impl OpRule for RngBitGenerator {
     lowered!(Draw);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         let state = args[0];
         require!(state.rank() == 1 && state.dtype == DType::U64, "I2", "the state is {state}, not ui64[2]");
@@ -40,7 +40,7 @@ impl OpRule for RngBitGenerator {
         2
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let state: Vec<u64> = args[0].as_slice::<u64>()?.to_vec();
         let (next, bits) = match self.algorithm {
             RngAlgorithm::Philox => philox(&state, &outs[1]),
@@ -53,19 +53,19 @@ impl OpRule for RngBitGenerator {
         vec![Grad::Zero]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("rng_algorithm", Attr::Enum("rng_algorithm", self.algorithm.name().into()))]
     }
 
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         // Ten rounds of about ten operations for each four words.
-        Cost { flops: 25.0 * outs[1].elements() as f64, bytes: moved_bytes(args, outs) }
+        OpCost { flops: 25.0 * outs[1].elements() as f64, bytes: moved_bytes(args, outs) }
     }
 }
 
 /// Neither cut nor split: the bits of an element depend on the shape of the whole array.
 impl StructuralOp for RngBitGenerator {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let algorithm = match s.keyword("rng_algorithm", "rng_algorithm")? {
             "PHILOX" | "DEFAULT" => RngAlgorithm::Philox,
             "THREE_FRY" => RngAlgorithm::ThreeFry,
@@ -74,8 +74,8 @@ impl StructuralOp for RngBitGenerator {
         Ok(RngBitGenerator { algorithm, ty: s.result(1)?.clone() })
     }
 
-    fn samples() -> Vec<Sample> {
-        const STATE: Domain = Domain::Uniform(0.0, 1e15);
+    fn samples() -> Vec<OpSample> {
+        const STATE: ArgDomain = ArgDomain::Uniform(0.0, 1e15);
         let case = |algorithm: RngAlgorithm, words: usize, dtype: DType, shape: &[usize]| {
             let params = [(TensorType::new(DType::U64, [words]), STATE)];
             let dims: String = shape.iter().map(|d| format!("_{d}")).collect();

@@ -5,38 +5,40 @@ use super::monoid::Monoid;
 use crate::graph::{Node, Op, ValueId};
 use crate::{Graph, GraphBuilder, Tensor};
 use std::sync::Arc;
-use systole_base::rng::{Stream, hash_name};
+use systole_base::rng::{RandomStream, hash_name};
 use systole_base::{DType, Literal, LiteralBuilder, Scalar, TensorType};
 
 /// From which values a test draws the elements of one argument.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Domain {
+pub enum ArgDomain {
     /// Uniform in an interval; integers are drawn from its whole numbers, bool is a coin.
     Uniform(f64, f64),
     /// Distinct values in random order, at least `gap` apart: no ties.
     Distinct(f64),
 }
 
-impl Domain {
+impl ArgDomain {
     /// An array of `ty` with elements from this domain.
-    pub fn draw(self, ty: &TensorType, rng: &mut Stream) -> Literal {
+    pub fn draw(self, ty: &TensorType, rng: &mut RandomStream) -> Literal {
         let n = ty.elements();
         let mut values: Vec<f64> = match self {
-            Domain::Uniform(..) if ty.dtype == DType::Bool => (0..n).map(|_| rng.below(2) as f64).collect(),
-            Domain::Uniform(low, high) => (0..n).map(|_| low + (high - low) * rng.uniform_f64()).collect(),
-            Domain::Distinct(gap) => {
+            ArgDomain::Uniform(..) if ty.dtype == DType::Bool => {
+                (0..n).map(|_| rng.below(2) as f64).collect()
+            }
+            ArgDomain::Uniform(low, high) => (0..n).map(|_| low + (high - low) * rng.uniform_f64()).collect(),
+            ArgDomain::Distinct(gap) => {
                 (0..n).map(|i| gap * (i as f64 - n as f64 / 2.0) * (1.0 + rng.uniform_f64() / 1e3)).collect()
             }
         };
-        if matches!(self, Domain::Distinct(_)) {
+        if matches!(self, ArgDomain::Distinct(_)) {
             (1..n).rev().for_each(|i| values.swap(i, rng.below(i as u64 + 1) as usize));
         }
         let mut b = LiteralBuilder::new(ty.clone());
         for (i, v) in values.into_iter().enumerate() {
             let whole = match self {
                 // Rounding must not leave the interval: a divisor must not become 0.
-                Domain::Uniform(low, high) => v.round().clamp(low.ceil(), high.floor()),
-                Domain::Distinct(_) => v.round(),
+                ArgDomain::Uniform(low, high) => v.round().clamp(low.ceil(), high.floor()),
+                ArgDomain::Distinct(_) => v.round(),
             };
             b.set(i, Scalar::of(ty.dtype, if ty.dtype.is_float() { v } else { whole }));
         }
@@ -46,25 +48,25 @@ impl Domain {
 
 /// One tiny program around an op.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct OpSample {
     /// Names the case in test output; unique among those of its op.
     pub label: String,
     /// The program.
     pub graph: Arc<Graph>,
     /// Domain of each parameter.
-    pub domains: Vec<Domain>,
+    pub domains: Vec<ArgDomain>,
     /// How far a backend's floats may be from the interpreter's, in units in the last place of the result's type.
     pub ulp: u32,
     /// Whether the derivative is checked against differences.
     pub differentiable: bool,
 }
 
-impl Sample {
+impl OpSample {
     /// Arguments for the program, a pure function of the label and `seed`.
     pub fn arguments(&self, seed: u64) -> Vec<Literal> {
         let types = self.graph.param_types();
-        let draw = |(i, (ty, domain)): (usize, (&TensorType, &Domain))| {
-            domain.draw(ty, &mut Stream::new(seed, hash_name(&self.label), i as u64))
+        let draw = |(i, (ty, domain)): (usize, (&TensorType, &ArgDomain))| {
+            domain.draw(ty, &mut RandomStream::new(seed, hash_name(&self.label), i as u64))
         };
         types.iter().zip(&self.domains).enumerate().map(draw).collect()
     }
@@ -97,8 +99,8 @@ impl Sample {
         let half = node.inputs.len() / 2;
         let place = |input: ValueId| self.graph.params.iter().position(|p| *p == input);
         if let Some(i) = place(node.inputs[half]) {
-            let mut rng = Stream::new(seed, hash_name(&self.label), i as u64);
-            arguments[i] = Domain::Distinct(1.0).draw(arguments[i].ty(), &mut rng);
+            let mut rng = RandomStream::new(seed, hash_name(&self.label), i as u64);
+            arguments[i] = ArgDomain::Distinct(1.0).draw(arguments[i].ty(), &mut rng);
         }
         // Windows that begin at different places may still overlap.
         let apart = |dim: &usize| op.inserted_window_dims.contains(dim);
@@ -125,60 +127,60 @@ fn initial_values(node: &Node) -> Vec<(ValueId, &Graph)> {
 /// A sample whose parameters have the given types and domains and whose results are those of `build`.
 pub(crate) fn sample(
     label: String,
-    params: &[(TensorType, Domain)],
+    params: &[(TensorType, ArgDomain)],
     ulp: u32,
     differentiable: bool,
     build: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
-) -> Sample {
+) -> OpSample {
     // There are hundreds of these closures: only what must be is compiled for each.
     let (g, x) = parameters(params);
     finished(label, params, (ulp, differentiable), &g, &build(&x))
 }
 
-fn parameters(params: &[(TensorType, Domain)]) -> (GraphBuilder, Vec<Tensor>) {
+fn parameters(params: &[(TensorType, ArgDomain)]) -> (GraphBuilder, Vec<Tensor>) {
     let g = GraphBuilder::new("main");
-    let make = |(i, (ty, _)): (usize, &(TensorType, Domain))| g.parameter(ty.clone(), &format!("x{i}"));
+    let make = |(i, (ty, _)): (usize, &(TensorType, ArgDomain))| g.parameter(ty.clone(), &format!("x{i}"));
     let x = params.iter().enumerate().map(make).collect();
     (g, x)
 }
 
 fn finished(
     label: String,
-    params: &[(TensorType, Domain)],
+    params: &[(TensorType, ArgDomain)],
     (ulp, differentiable): (u32, bool),
     g: &GraphBuilder,
     results: &[Tensor],
-) -> Sample {
+) -> OpSample {
     match g.finish(results) {
         Ok(graph) => {
             let domains = params.iter().map(|p| p.1).collect();
-            Sample { label, graph, domains, ulp, differentiable }
+            OpSample { label, graph, domains, ulp, differentiable }
         }
         Err(e) => systole_base::bug!("the sample {label} does not build: {e}"),
     }
 }
 
 /// Values that tests draw where an op puts no limits on them.
-pub(crate) const WIDE: Domain = Domain::Uniform(-4.0, 4.0);
+pub(crate) const WIDE: ArgDomain = ArgDomain::Uniform(-4.0, 4.0);
 
 #[cfg(test)]
 pub(crate) mod check {
     use super::*;
     use crate::{grad, interp};
-    use systole_base::{DType, Literal, rng::Stream};
+    use systole_base::{DType, Literal, rng::RandomStream};
 
     /// Arguments of a sample.
-    pub(crate) fn arguments(s: &Sample, rng: &mut Stream) -> Vec<Literal> {
+    pub(crate) fn arguments(s: &OpSample, rng: &mut RandomStream) -> Vec<Literal> {
         s.graph.param_types().iter().zip(&s.domains).map(|(t, d)| d.draw(t, rng)).collect()
     }
 
     /// Runs every sample, and for those over f64 compares the derivative in a random direction with a difference.
-    pub(crate) fn all(samples: &[Sample]) {
+    pub(crate) fn all(samples: &[OpSample]) {
         assert!(!samples.is_empty());
         let mut checked = 0;
         for (i, s) in samples.iter().enumerate() {
             s.graph.verify().unwrap();
-            let mut rng = Stream::new(7, 1, i as u64);
+            let mut rng = RandomStream::new(7, 1, i as u64);
             let args = arguments(s, &mut rng);
             let refs: Vec<&Literal> = args.iter().collect();
             let out = interp::run(&s.graph, &refs).unwrap();
@@ -192,13 +194,13 @@ pub(crate) mod check {
     }
 
     /// y·w and its gradients with respect to the f64 parameters, as one graph.
-    fn with_gradients(s: &Sample, rng: &mut Stream) -> std::sync::Arc<crate::Graph> {
+    fn with_gradients(s: &OpSample, rng: &mut RandomStream) -> std::sync::Arc<crate::Graph> {
         let g = GraphBuilder::new("check");
         let xs: Vec<Tensor> = s.graph.param_types().into_iter().map(|t| g.parameter(t, "x")).collect();
         let ys = g.inline(&s.graph, &xs.iter().collect::<Vec<_>>());
         let mut loss = g.scalar(DType::F64, 0.0);
         for y in ys.iter().filter(|y| y.dtype() == DType::F64) {
-            let w = g.constant(Domain::Uniform(0.5, 1.5).draw(y.ty(), rng));
+            let w = g.constant(ArgDomain::Uniform(0.5, 1.5).draw(y.ty(), rng));
             loss = loss + (y * &w).sum_all();
         }
         let floats: Vec<&Tensor> = xs.iter().filter(|x| x.dtype() == DType::F64).collect();
@@ -206,11 +208,11 @@ pub(crate) mod check {
         g.finish(&[vec![loss], grads].concat()).unwrap_or_else(|e| panic!("{}: {e}", s.label))
     }
 
-    fn derivative(s: &Sample, args: &[Literal], rng: &mut Stream) {
+    fn derivative(s: &OpSample, args: &[Literal], rng: &mut RandomStream) {
         let graph = with_gradients(s, rng);
         let is_float: Vec<bool> = args.iter().map(|a| a.dtype() == DType::F64).collect();
         let toward: Vec<Literal> =
-            args.iter().map(|a| Domain::Uniform(-1.0, 1.0).draw(a.ty(), rng)).collect();
+            args.iter().map(|a| ArgDomain::Uniform(-1.0, 1.0).draw(a.ty(), rng)).collect();
         let run = |t: f64| {
             let moved: Vec<Literal> = (0..args.len())
                 .map(|k| if is_float[k] { shifted(&args[k], &toward[k], t) } else { args[k].clone() })

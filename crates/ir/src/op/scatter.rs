@@ -1,7 +1,7 @@
 //! scatter: folds updates into positions that are data.
 
-use super::attr::Field;
-use super::gather::{Placement, elements, fixed_indices, list, sorted, unique};
+use super::attr::AttrField;
+use super::gather::{GatherDims, elements, fixed_indices, list, sorted, unique};
 use super::reduce::check_fold_body;
 use super::*;
 use crate::{GraphBuilder, require};
@@ -36,8 +36,8 @@ impl Scatter {
         }
     }
 
-    fn placement(&self) -> Placement<'_> {
-        Placement {
+    fn placement(&self) -> GatherDims<'_> {
+        GatherDims {
             window_dims: &self.update_window_dims,
             dropped: &self.inserted_window_dims,
             operand_batching: &self.input_batching_dims,
@@ -62,7 +62,7 @@ impl Scatter {
         self.scatter_dims_to_operand_dims.iter().map(|&d| operand[d].checked_sub(block[d])).collect()
     }
 
-    fn check_operand(&self, x: &TensorType) -> Result<(), Constraint> {
+    fn check_operand(&self, x: &TensorType) -> Result<(), SpecConstraint> {
         let n = x.rank();
         let (inserted, batching) = (&self.inserted_window_dims, &self.input_batching_dims);
         let named = self.update_window_dims.len() + inserted.len() + batching.len();
@@ -79,7 +79,7 @@ impl Scatter {
         Ok(())
     }
 
-    fn check_indices(&self, x: &TensorType, indices: &TensorType) -> Result<(), Constraint> {
+    fn check_indices(&self, x: &TensorType, indices: &TensorType) -> Result<(), SpecConstraint> {
         let (rank, ivd) = (indices.rank(), self.index_vector_dim);
         let batching = &self.scatter_indices_batching_dims;
         require!(indices.dtype.is_int(), "-", "the indices {indices} are no integers");
@@ -108,7 +108,7 @@ impl Scatter {
         x: &TensorType,
         indices: &TensorType,
         updates: &TensorType,
-    ) -> Result<(), Constraint> {
+    ) -> Result<(), SpecConstraint> {
         let windows = &self.update_window_dims;
         require!(unique(windows) && sorted(windows), "C7", "update_window_dims are not sorted");
         let below = windows.iter().all(|&d| d < updates.rank());
@@ -129,7 +129,7 @@ impl Scatter {
 impl OpRule for Scatter {
     lowered!(Fold);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         require!(args.len() >= 3 && !args.len().is_multiple_of(2), "C5", "takes as many updates as inputs");
         let n = args.len() / 2;
         let (xs, indices, updates) = (&args[..n], args[n], &args[n + 1..]);
@@ -142,7 +142,7 @@ impl OpRule for Scatter {
         self.check_indices(xs[0], indices)?;
         self.check_updates(xs[0], indices, updates[0])?;
         let dtypes: Vec<_> = xs.iter().map(|x| x.dtype).collect();
-        check_fold_body(&self.body, &dtypes).map_err(|c| Constraint::new("C23", c.message))?;
+        check_fold_body(&self.body, &dtypes).map_err(|c| SpecConstraint::new("C23", c.message))?;
         Ok(xs.iter().map(|&x| x.clone()).collect())
     }
 
@@ -150,7 +150,7 @@ impl OpRule for Scatter {
         args.saturating_sub(1) / 2
     }
 
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let n = outs.len();
         let (xs, indices, updates) = (&args[..n], args[n], &args[n + 1..]);
         let (place, shape) = (self.placement(), &outs[0].shape);
@@ -191,7 +191,7 @@ impl OpRule for Scatter {
         let (Some(room), false) = (room, operand.ty().elements() * updates.ty().elements() == 0) else {
             return vec![Grad::Of(dy.clone()), Grad::Zero, Grad::Zero];
         };
-        let at = Places { op: self, indices, updates, room };
+        let at = UpdateLocations { op: self, indices, updates, room };
         let [dx, du] = match monoid {
             Some(Monoid::Add) => [dy.clone(), at.read(dy)],
             Some(Monoid::Multiply) => at.product_gradients(operand, dy),
@@ -202,14 +202,14 @@ impl OpRule for Scatter {
         vec![Grad::Of(dx), Grad::Zero, Grad::Of(du)]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         let numbers = vec![
             ("update_window_dims", list(&self.update_window_dims)),
             ("inserted_window_dims", list(&self.inserted_window_dims)),
             ("input_batching_dims", list(&self.input_batching_dims)),
             ("scatter_indices_batching_dims", list(&self.scatter_indices_batching_dims)),
             ("scatter_dims_to_operand_dims", list(&self.scatter_dims_to_operand_dims)),
-            ("index_vector_dim", Field::Int(self.index_vector_dim as i64)),
+            ("index_vector_dim", AttrField::Int(self.index_vector_dim as i64)),
         ];
         vec![
             ("scatter_dimension_numbers", Attr::Struct("scatter", numbers)),
@@ -223,16 +223,16 @@ impl OpRule for Scatter {
     }
 
     /// The body's work for each update.
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let updates = args.last().map_or(0, |u| u.elements()) as f64;
         let work = self.body.nodes.len().saturating_sub(self.body.params.len()) as f64;
-        Cost { flops: updates * work, bytes: moved_bytes(args, outs) }
+        OpCost { flops: updates * work, bytes: moved_bytes(args, outs) }
     }
 }
 
 /// Not cut: updates may be of other rows.
 impl StructuralOp for Scatter {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         const NAME: &str = "scatter_dimension_numbers";
         let list = |field: &str| s.field(NAME, "scatter", field);
         Ok(Scatter {
@@ -248,12 +248,12 @@ impl StructuralOp for Scatter {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         scatter_samples()
     }
 
     /// Dimensions that blocks show whole; and those of the indices, where updates are folded into what changes nothing.
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         if at.node.inputs.len() != 3 {
             return Vec::new();
         }
@@ -261,9 +261,9 @@ impl StructuralOp for Scatter {
         let hidden =
             |d: &usize| self.inserted_window_dims.contains(d) || self.input_batching_dims.contains(d);
         let shown = (0..x.rank()).filter(|d| !hidden(d)).zip(&self.update_window_dims);
-        let mut all: Vec<Factor> = shown
+        let mut all: Vec<ShardingFactor> = shown
             .filter(|&(d, &u)| x.shape[d] == updates.shape[u])
-            .map(|(d, &u)| Factor::dim([Some(d), None, Some(u)], d))
+            .map(|(d, &u)| ShardingFactor::dim([Some(d), None, Some(u)], d))
             .collect();
         let adds = Monoid::of(&self.body) == Some(Monoid::Add) && is_zeros(at.graph, at.node.inputs[0]);
         let batch = (0..updates.rank()).filter(|d| !self.update_window_dims.contains(d));
@@ -272,9 +272,9 @@ impl StructuralOp for Scatter {
             match self.scatter_indices_batching_dims.iter().position(|&d| d == i) {
                 Some(k) => {
                     let d = self.input_batching_dims[k];
-                    all.push(Factor::dim([Some(d), Some(i), Some(u)], d));
+                    all.push(ShardingFactor::dim([Some(d), Some(i), Some(u)], d));
                 }
-                None if adds => all.push(Factor::fold([None, Some(i), Some(u)], Monoid::Add)),
+                None if adds => all.push(ShardingFactor::fold([None, Some(i), Some(u)], Monoid::Add)),
                 None => {}
             }
         }
@@ -283,14 +283,14 @@ impl StructuralOp for Scatter {
 }
 
 /// The places of one scatter's updates, for reading and writing other arrays there.
-struct Places<'a> {
+struct UpdateLocations<'a> {
     op: &'a Scatter,
     indices: &'a Tensor,
     updates: &'a Tensor,
     room: Vec<usize>,
 }
 
-impl Places<'_> {
+impl UpdateLocations<'_> {
     /// `t: U[operand…] → U[updates…]`: what stands in the place of each update, zero where the update is dropped.
     fn read(&self, t: &Tensor) -> Tensor {
         let (op, place) = (self.op, self.op.placement());
@@ -365,7 +365,7 @@ impl Places<'_> {
 }
 
 /// Tiny programs for the tests: each attribute away from its default at least once; indices inside and outside.
-pub fn scatter_samples() -> Vec<Sample> {
+pub fn scatter_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32] {
         let bodies = [Monoid::Add, Monoid::Multiply, Monoid::Minimum, Monoid::Maximum];
@@ -387,7 +387,7 @@ pub fn scatter_samples() -> Vec<Sample> {
 }
 
 #[rustfmt::skip]
-fn cases(name: &str, dtype: DType, body: Arc<Graph>) -> Vec<Sample> {
+fn cases(name: &str, dtype: DType, body: Arc<Graph>) -> Vec<OpSample> {
     let plain = || Scatter {
         update_window_dims: smallvec![], inserted_window_dims: smallvec![], input_batching_dims: smallvec![],
         scatter_indices_batching_dims: smallvec![], scatter_dims_to_operand_dims: smallvec![], index_vector_dim: 0,
@@ -419,13 +419,13 @@ fn case(
     index: DType,
     [x, indices, updates]: [&[usize]; 3],
     spec: impl Fn(&TensorType) -> Scatter,
-) -> Sample {
+) -> OpSample {
     let x = TensorType::new(dtype, x);
     let op = spec(&x);
     let low = if index.is_unsigned_int() { 0.0 } else { -2.0 };
     let params = [
         (x, elements(dtype)),
-        (TensorType::new(index, indices), Domain::Uniform(low, 6.0)),
+        (TensorType::new(index, indices), ArgDomain::Uniform(low, 6.0)),
         (TensorType::new(dtype, updates), elements(dtype)),
     ];
     sample::sample(format!("{what}_{dtype}_{index}"), &params, 16, dtype == DType::F64, |x| {
@@ -433,7 +433,7 @@ fn case(
     })
 }
 
-fn sorted_rows(what: &str, dtype: DType, body: Arc<Graph>) -> Sample {
+fn sorted_rows(what: &str, dtype: DType, body: Arc<Graph>) -> OpSample {
     let params = [
         (TensorType::new(dtype, [5, 3]), elements(dtype)),
         (TensorType::new(dtype, [3, 3]), elements(dtype)),
@@ -447,7 +447,7 @@ fn sorted_rows(what: &str, dtype: DType, body: Arc<Graph>) -> Sample {
 }
 
 /// Two inputs and a body that mixes them.
-fn paired() -> Sample {
+fn paired() -> OpSample {
     let g = GraphBuilder::new("body");
     let types = [DType::F32, DType::I32].map(TensorType::scalar);
     let p: Vec<Tensor> = (0..4).map(|i| g.parameter(types[i % 2].clone(), "p")).collect();
@@ -459,7 +459,7 @@ fn paired() -> Sample {
     let params = [
         (types[0].with_shape([5]), sample::WIDE),
         (types[1].with_shape([5]), sample::WIDE),
-        (TensorType::new(DType::I32, [7]), Domain::Uniform(-1.0, 6.0)),
+        (TensorType::new(DType::I32, [7]), ArgDomain::Uniform(-1.0, 6.0)),
         (types[0].with_shape([7]), sample::WIDE),
         (types[1].with_shape([7]), sample::WIDE),
     ];

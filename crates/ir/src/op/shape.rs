@@ -29,7 +29,7 @@ fn gather_by(
 impl OpRule for BroadcastInDim {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         let x = args[0];
         require!(
@@ -52,7 +52,7 @@ impl OpRule for BroadcastInDim {
         }
         Ok(smallvec![x.with_shape(&self.shape)])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let shape = args[0].shape().clone();
         let from = |index: &[usize]| {
             let at: Dims = self
@@ -77,18 +77,18 @@ impl OpRule for BroadcastInDim {
         order.sort_by_key(|&k| from(kept[k]));
         vec![Grad::Of(sum.transpose(&order).reshape(x[0].shape()))]
     }
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("broadcast_dimensions", ints(&self.dims))]
     }
 }
 
 impl StructuralOp for BroadcastInDim {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let shape = s.result(0)?.shape.clone();
         Ok(BroadcastInDim { dims: s.sizes("broadcast_dimensions")?, shape })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let to =
             |x: &[Tensor], shape: &[usize], dims: &[usize]| vec![x[0].broadcast_in_dim(&shape.into(), dims)];
         let mut all = moved("repeat", &[&[3, 1]], |x| to(x, &[2, 3, 5], &[1, 2]));
@@ -101,7 +101,7 @@ impl StructuralOp for BroadcastInDim {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let (x, out) = (at.ty(0), at.out());
         let cut = rows.cut(out)?;
         let shape = cut.shape(out);
@@ -118,16 +118,16 @@ impl StructuralOp for BroadcastInDim {
         RowOp::rows(BroadcastInDim { dims: dims?, shape }, [RowUse::Whole])
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         let operand = |d: usize| {
             let k = self.dims.iter().position(|&to| to == d)?;
             (at.ty(0).shape[k] == at.out().shape[d]).then_some(k)
         };
-        (0..at.out().rank()).map(|d| Factor::dim([operand(d)], d)).collect()
+        (0..at.out().rank()).map(|d| ShardingFactor::dim([operand(d)], d)).collect()
     }
 
-    fn shard(&self, along: Along, parts: usize) -> Option<Op> {
-        let Along::Dim(d) = along else { return None };
+    fn shard(&self, along: FactorResult, parts: usize) -> Option<Op> {
+        let FactorResult::Dim(d) = along else { return None };
         let shape = Shape::new(&shard_of(&self.shape, d, parts)[..]);
         Some(BroadcastInDim { shape, ..self.clone() }.into())
     }
@@ -136,7 +136,7 @@ impl StructuralOp for BroadcastInDim {
 impl OpRule for Reshape {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         let n = self.shape.checked_elements();
         require!(
@@ -150,7 +150,7 @@ impl OpRule for Reshape {
         );
         Ok(smallvec![args[0].with_shape(&self.shape)])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &ResultTypes) -> Result<Vec<Literal>> {
         Ok(vec![args[0].reshape(&self.shape)?])
     }
     fn vjp(&self, x: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
@@ -159,11 +159,11 @@ impl OpRule for Reshape {
 }
 
 impl StructuralOp for Reshape {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Reshape { shape: s.result(0)?.shape.clone() })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let mut all = moved("flat", &[&[3, 5]], |x| vec![x[0].reshape([15])]);
         all.extend([
             moved_f64("ones", &[&[3, 5]], |x| vec![x[0].reshape([1, 3, 1, 5])]),
@@ -173,22 +173,22 @@ impl StructuralOp for Reshape {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         rows.cut(at.ty(0))?;
         RowOp::rows(Reshape { shape: rows.cut(at.out())?.shape(at.out()) }, [RowUse::Rows])
     }
 
     /// Equal parts of a dimension are equal parts of another where the same elements lie before both.
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         let (x, out) = (at.ty(0), at.out());
         let before = |t: &TensorType, d: usize| t.shape[..d].iter().product::<usize>();
         let pairs = (0..x.rank()).flat_map(|k| (0..out.rank()).map(move |d| (k, d)));
         let pairs = pairs.filter(|&(k, d)| before(x, k) == before(out, d));
-        pairs.map(|(k, d)| Factor::dim([Some(k)], d)).collect()
+        pairs.map(|(k, d)| ShardingFactor::dim([Some(k)], d)).collect()
     }
 
-    fn shard(&self, along: Along, parts: usize) -> Option<Op> {
-        let Along::Dim(d) = along else { return None };
+    fn shard(&self, along: FactorResult, parts: usize) -> Option<Op> {
+        let FactorResult::Dim(d) = along else { return None };
         Some(Reshape { shape: Shape::new(&shard_of(&self.shape, d, parts)[..]) }.into())
     }
 }
@@ -196,7 +196,7 @@ impl StructuralOp for Reshape {
 impl OpRule for Transpose {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         let mut sorted = self.permutation.clone();
         sorted.sort_unstable();
@@ -210,7 +210,7 @@ impl OpRule for Transpose {
         let shape: Shape = self.permutation.iter().map(|&d| args[0].shape[d]).collect();
         Ok(smallvec![args[0].with_shape(shape)])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let strides = args[0].shape().strides();
         let from =
             |index: &[usize]| Some(index.iter().zip(&self.permutation).map(|(&i, &d)| i * strides[d]).sum());
@@ -222,17 +222,17 @@ impl OpRule for Transpose {
         self.permutation.iter().enumerate().for_each(|(i, &d)| inverse[d] = i);
         vec![Grad::Of(dy.transpose(&inverse))]
     }
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("permutation", ints(&self.permutation))]
     }
 }
 
 impl StructuralOp for Transpose {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Transpose { permutation: s.sizes("permutation")? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let mut all = moved("swap", &[&[3, 5]], |x| vec![x[0].transpose(&[1, 0])]);
         all.extend([
             moved_f64("cycle", &[&[2, 3, 5]], |x| vec![x[0].transpose(&[2, 0, 1])]),
@@ -241,22 +241,22 @@ impl StructuralOp for Transpose {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         RowOp::rows(
             Transpose { permutation: rows.cut(at.ty(0))?.leading(&self.permutation)? },
             [RowUse::Rows],
         )
     }
 
-    fn factors(&self, _: NodeView<'_>) -> Vec<Factor> {
-        self.permutation.iter().enumerate().map(|(d, &k)| Factor::dim([Some(k)], d)).collect()
+    fn factors(&self, _: NodeView<'_>) -> Vec<ShardingFactor> {
+        self.permutation.iter().enumerate().map(|(d, &k)| ShardingFactor::dim([Some(k)], d)).collect()
     }
 }
 
 impl OpRule for Reverse {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         for (i, &d) in self.dims.iter().enumerate() {
             require!(!self.dims[..i].contains(&d), "C2", "dimension {d} is named twice");
@@ -264,7 +264,7 @@ impl OpRule for Reverse {
         }
         Ok(smallvec![args[0].clone()])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let shape = args[0].shape().clone();
         let from = |index: &[usize]| {
             let at: Dims = (0..shape.rank())
@@ -277,17 +277,17 @@ impl OpRule for Reverse {
     fn vjp(&self, _: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
         vec![dy[0].as_ref().map_or(Grad::Zero, |dy| Grad::Of(dy.reverse(&self.dims)))]
     }
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("dimensions", ints(&self.dims))]
     }
 }
 
 impl StructuralOp for Reverse {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Reverse { dims: s.sizes("dimensions")? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let mut all = moved("last", &[&[3, 5]], |x| vec![x[0].reverse(&[1])]);
         all.extend([
             moved_f64("both", &[&[3, 5]], |x| vec![x[0].reverse(&[1, 0])]),
@@ -297,11 +297,11 @@ impl StructuralOp for Reverse {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         RowOp::rows(Reverse { dims: rows.cut(at.ty(0))?.other_dims(&self.dims)? }, [RowUse::Rows])
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(1, |d| !self.dims.contains(&d))
     }
 }
@@ -309,7 +309,7 @@ impl StructuralOp for Reverse {
 impl OpRule for Concatenate {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         require!(!args.is_empty(), "C3", "needs at least one operand");
         let first = args[0];
         require!(self.dim < first.rank(), "C4", "dimension {} is not below rank {}", self.dim, first.rank());
@@ -323,7 +323,7 @@ impl OpRule for Concatenate {
         }
         Ok(smallvec![first.with_shape(dims)])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         for (i, mut index) in outs[0].shape.indices().enumerate() {
             let mut k = 0;
@@ -345,17 +345,17 @@ impl OpRule for Concatenate {
         };
         x.iter().map(part).collect()
     }
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("dimension", Attr::Int(self.dim as i64))]
     }
 }
 
 impl StructuralOp for Concatenate {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Concatenate { dim: s.size("dimension")? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let join = |x: &[Tensor], dim| vec![Tensor::concatenate(&x.iter().collect::<Vec<_>>(), dim)];
         let mut all = moved("last", &[&[3, 2], &[3, 5]], |x| join(x, 1));
         all.extend([
@@ -366,12 +366,12 @@ impl StructuralOp for Concatenate {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let n = at.node.inputs.len();
         RowOp::rows(Concatenate { dim: rows.cut(at.out())?.dim(self.dim)? }, first_by_rows(n, n))
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(at.node.inputs.len(), |d| d != self.dim)
     }
 }
@@ -386,7 +386,7 @@ impl Slice {
 impl OpRule for Slice {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         let x = args[0];
         let n = x.rank();
@@ -409,7 +409,7 @@ impl OpRule for Slice {
             (0..n).map(|d| (self.limit[d] - self.start[d]).div_ceil(self.strides[d])).collect();
         Ok(smallvec![x.with_shape(shape)])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let shape = args[0].shape().clone();
         let from = |index: &[usize]| {
             let at: Dims = (0..shape.rank()).map(|d| self.start[d] + index[d] * self.strides[d]).collect();
@@ -430,7 +430,7 @@ impl OpRule for Slice {
             .collect();
         vec![Grad::Of(dy.pad(&dy.scalar_like(0.0), &low, &high, &interior))]
     }
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![
             ("start_indices", ints(&self.start)),
             ("limit_indices", ints(&self.limit)),
@@ -440,7 +440,7 @@ impl OpRule for Slice {
 }
 
 impl StructuralOp for Slice {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Slice {
             start: s.sizes("start_indices")?,
             limit: s.sizes("limit_indices")?,
@@ -448,7 +448,7 @@ impl StructuralOp for Slice {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let mut all = moved("step", &[&[5, 7]], |x| vec![x[0].slice(&[1, 0], &[4, 7], &[1, 3])]);
         all.extend([
             moved_f64("uneven", &[&[8]], |x| vec![x[0].slice(&[1], &[7], &[4])]),
@@ -460,7 +460,7 @@ impl StructuralOp for Slice {
     }
 
     /// Only slices that keep all rows.
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let cut = rows.cut(at.ty(0))?;
         let op = Slice {
             start: cut.sizes(&self.start, 0),
@@ -470,12 +470,12 @@ impl StructuralOp for Slice {
         if cut.all(|d| self.keeps(d, at.ty(0))) { RowOp::rows(op, [RowUse::Rows]) } else { None }
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(1, |d| self.keeps(d, at.ty(0)))
     }
 
-    fn shard(&self, along: Along, parts: usize) -> Option<Op> {
-        let Along::Dim(d) = along else { return None };
+    fn shard(&self, along: FactorResult, parts: usize) -> Option<Op> {
+        let FactorResult::Dim(d) = along else { return None };
         Some(Slice { limit: shard_of(&self.limit, d, parts), ..self.clone() }.into())
     }
 }
@@ -496,7 +496,7 @@ impl Pad {
 impl OpRule for Pad {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 2)?;
         let (x, v) = (args[0], args[1]);
         require!(v.rank() == 0 && v.dtype == x.dtype, "C1", "the padding value is {v}, not {}[]", x.dtype);
@@ -516,7 +516,7 @@ impl OpRule for Pad {
         }
         Ok(smallvec![x.with_shape(&dims[..])])
     }
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let shape = args[0].shape().clone();
         let from = |index: &[usize]| {
             let at: Option<Dims> = (0..shape.rank()).map(|d| self.source(d, shape[d], index[d])).collect();
@@ -534,7 +534,7 @@ impl OpRule for Pad {
         let dx_kept = dx.sum_all();
         vec![Grad::Of(dx), Grad::Of(dy.sum_all() - dx_kept)]
     }
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![
             ("edge_padding_low", Attr::Ints(self.low.clone())),
             ("edge_padding_high", Attr::Ints(self.high.clone())),
@@ -544,7 +544,7 @@ impl OpRule for Pad {
 }
 
 impl StructuralOp for Pad {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Pad {
             low: s.ints("edge_padding_low")?,
             high: s.ints("edge_padding_high")?,
@@ -552,7 +552,7 @@ impl StructuralOp for Pad {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let mut all = moved("around", &[&[2, 3], &[]], |x| vec![x[0].pad(&x[1], &[1, 0], &[0, 2], &[0, 1])]);
         all.extend([
             moved_f64("cut", &[&[5, 4], &[]], |x| vec![x[0].pad(&x[1], &[-1, 2], &[-2, -1], &[0, 0])]),
@@ -564,7 +564,7 @@ impl StructuralOp for Pad {
     }
 
     /// Only padding that adds no rows.
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let cut = rows.cut(at.ty(0))?;
         let op = Pad {
             low: cut.list(&self.low, 0),
@@ -574,7 +574,7 @@ impl StructuralOp for Pad {
         if cut.all(|d| self.keeps(d)) { RowOp::rows(op, [RowUse::Rows, RowUse::Whole]) } else { None }
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(1, |d| self.keeps(d))
     }
 }

@@ -10,7 +10,7 @@ use systole_base::{DType, Error, LiteralBuilder, Scalar};
 impl OpRule for Sort {
     lowered!(Move);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         require!(!args.is_empty(), "C1", "needs at least one operand");
         for x in args {
             require!(x.shape == args[0].shape, "C3", "operand shapes differ: {} and {x}", args[0]);
@@ -34,7 +34,7 @@ impl OpRule for Sort {
         args
     }
 
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let shape = args[0].shape();
         let (size, step) = (shape[self.dim], shape.strides()[self.dim]);
         let mut sorted: Vec<LiteralBuilder> = outs.iter().map(|t| LiteralBuilder::new(t.clone())).collect();
@@ -87,7 +87,7 @@ impl OpRule for Sort {
         grads
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![("dimension", Attr::Int(self.dim as i64)), ("is_stable", Attr::Bool(self.stable))]
     }
 
@@ -95,35 +95,36 @@ impl OpRule for Sort {
         SmallVec::from_slice(&[&self.comparator])
     }
 
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let n = args[0].elements() as f64;
         let depth = (args[0].shape[self.dim].max(2) as f64).log2();
-        Cost { flops: n * depth, bytes: moved_bytes(args, outs) }
+        OpCost { flops: n * depth, bytes: moved_bytes(args, outs) }
     }
 }
 
 impl StructuralOp for Sort {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let dim =
             if s.has("dimension") { s.size("dimension")? } else { s.result(0)?.rank().saturating_sub(1) };
         Ok(Sort { dim, stable: s.flag("is_stable")?, comparator: s.region(0)? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         let case = |what: &str, dtype: DType, shape: &[usize], dim: usize, descending: bool| {
-            let params = [(TensorType::new(dtype, shape), Domain::Distinct(1.0))];
+            let params = [(TensorType::new(dtype, shape), ArgDomain::Distinct(1.0))];
             sample(format!("{what}{dtype}"), &params, 0, dtype == DType::F64, |x| {
                 vec![x[0].sort(dim, descending)]
             })
         };
-        let mut all: Vec<Sample> = DType::ALL.into_iter().map(|d| case("", d, &[3, 5], 1, false)).collect();
+        let mut all: Vec<OpSample> = DType::ALL.into_iter().map(|d| case("", d, &[3, 5], 1, false)).collect();
         all.extend([
             case("descending_", DType::F64, &[7, 3], 0, true),
             case("one_", DType::F64, &[1], 0, false),
             case("empty_", DType::F64, &[0, 3], 0, false),
         ]);
         let ty = TensorType::new(DType::F64, [5, 3]);
-        let params = [(ty.with_dtype(DType::I32), Domain::Uniform(0.0, 2.0)), (ty.clone(), WIDE), (ty, WIDE)];
+        let params =
+            [(ty.with_dtype(DType::I32), ArgDomain::Uniform(0.0, 2.0)), (ty.clone(), WIDE), (ty, WIDE)];
         all.push(sample("by_equal_keys".into(), &params, 0, true, |x| {
             let g = GraphBuilder::new("comparator");
             let dtypes = [DType::I32, DType::I32, DType::F64, DType::F64, DType::F64, DType::F64];
@@ -137,13 +138,13 @@ impl StructuralOp for Sort {
         all
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let n = at.node.inputs.len();
         let op = Sort { dim: rows.cut(at.ty(0))?.dim(self.dim)?, ..self.clone() };
         RowOp::rows(op, first_by_rows(n, n))
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(at.node.inputs.len(), |d| d != self.dim)
     }
 }

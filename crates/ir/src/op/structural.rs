@@ -1,8 +1,8 @@
 //! [`StructuralOp`]: parser, samples and division of the ops of the table `structural_ops!`, in addition to their [`OpRule`].
 
-use super::op_source::{Source, Unread};
-use super::partitioning::{self, Along, Factor, NodeView, RowOp, Rows};
-use super::{Lowering, OpRule, Sample};
+use super::op_source::{OpParseResult, OpSource};
+use super::partitioning::{self, FactorResult, NodeView, RowBlocking, RowOp, ShardingFactor};
+use super::{LoweringClass, OpRule, OpSample};
 use crate::graph::{Op, structural_ops};
 use systole_base::{Literal, Result};
 
@@ -12,27 +12,27 @@ use systole_base::{Literal, Result};
 /// By default an op is not divided, unless it is element-wise ([`Lowering::Map`]): it is computed whole, on every device.
 pub trait StructuralOp: OpRule {
     /// Rebuilds the op from text: the inverse of [`OpRule::attrs`].
-    fn parse(source: &Source<'_>) -> Unread<Self>
+    fn parse(source: &OpSource<'_>) -> OpParseResult<Self>
     where
         Self: Sized;
 
     /// Tiny programs for the tests.
-    fn samples() -> Vec<Sample>
+    fn samples() -> Vec<OpSample>
     where
         Self: Sized;
 
     /// The op for a block of rows; `None`: it does not work by rows.
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
-        if self.lower() == Lowering::Map { partitioning::elementwise_row_op(at, rows) } else { None }
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
+        if self.lower() == LoweringClass::Map { partitioning::elementwise_row_op(at, rows) } else { None }
     }
 
     /// The indices that it runs over and devices can divide; empty: every device computes all of it.
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
-        if self.lower() == Lowering::Map { partitioning::elementwise_factors(at) } else { Vec::new() }
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
+        if self.lower() == LoweringClass::Map { partitioning::elementwise_factors(at) } else { Vec::new() }
     }
 
     /// The op for one of `parts` equal parts of a factor; `None`: the same op, as no attribute holds a size.
-    fn shard(&self, _along: Along, _parts: usize) -> Option<Op> {
+    fn shard(&self, _along: FactorResult, _parts: usize) -> Option<Op> {
         None
     }
 
@@ -44,20 +44,20 @@ pub trait StructuralOp: OpRule {
 
 /// How many devices run a program: `replicas · partitions`, numbered with partitions fastest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Devices {
+pub struct DeviceCounts {
     /// Copies of the program that differ by [`ReplicaId`](super::ReplicaId).
     pub replicas: usize,
     /// Parts of each copy, which differ by [`PartitionId`](super::PartitionId).
     pub partitions: usize,
 }
 
-impl Devices {
+impl DeviceCounts {
     /// A program that runs alone.
-    pub const ONE: Devices = Devices { replicas: 1, partitions: 1 };
+    pub const ONE: DeviceCounts = DeviceCounts { replicas: 1, partitions: 1 };
 
     /// `n` replicas of one partition each.
-    pub fn replicas(n: usize) -> Devices {
-        Devices { replicas: n, partitions: 1 }
+    pub fn replicas(n: usize) -> DeviceCounts {
+        DeviceCounts { replicas: n, partitions: 1 }
     }
 
     /// How many.
@@ -69,7 +69,7 @@ impl Devices {
 /// What a collective does on all devices at once: their operands in, in order of devices; their results out.
 pub trait Collective {
     /// The results of all devices.
-    fn together(&self, devices: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>>;
+    fn together(&self, devices: DeviceCounts, args: &[Vec<&Literal>]) -> Result<Vec<Literal>>;
 }
 
 macro_rules! structural {
@@ -92,7 +92,7 @@ structural_ops!(structural);
 impl Op {
     /// The op for one of `parts` equal parts of a factor: attributes that hold sizes shrink, sums are of
     /// [`sum_type`](split::sum_type).
-    pub fn shard(&self, along: Along, parts: usize) -> Op {
+    pub fn shard(&self, along: FactorResult, parts: usize) -> Op {
         self.structural().and_then(|op| op.shard(along, parts)).unwrap_or_else(|| self.clone())
     }
 
@@ -110,7 +110,7 @@ impl Op {
 
 impl NodeView<'_> {
     /// The op for a block of rows; `None`: it does not work by rows.
-    pub fn row_op(self, rows: Rows) -> Option<RowOp> {
+    pub fn row_op(self, rows: RowBlocking) -> Option<RowOp> {
         match (&self.node.op, self.node.op.structural()) {
             (_, Some(op)) => op.row_op(self, rows),
             // Inputs of a segment; there is nothing to compute.
@@ -120,7 +120,7 @@ impl NodeView<'_> {
     }
 
     /// The indices that the op runs over and devices can divide; none: each device computes all of it.
-    pub fn factors(self) -> Vec<Factor> {
+    pub fn factors(self) -> Vec<ShardingFactor> {
         match (&self.node.op, self.node.op.structural()) {
             (_, Some(op)) => op.factors(self),
             // The caller says how these lie.

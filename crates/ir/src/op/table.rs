@@ -5,7 +5,7 @@ use crate::graph::{binary_ops, mnemonic, structural_ops, unary_ops};
 
 /// One mnemonic.
 #[derive(Clone, Copy)]
-pub struct Entry {
+pub struct OpEntry {
     /// The StableHLO mnemonic; with its dialect where that is another.
     pub name: &'static str,
     /// One line for `systole ops`.
@@ -13,19 +13,19 @@ pub struct Entry {
     /// Dialect and section of the specification.
     pub spec: &'static str,
     /// Tiny programs for the tests.
-    pub samples: fn() -> Vec<Sample>,
+    pub samples: fn() -> Vec<OpSample>,
     /// Rebuilds the op from what text says of it.
-    pub parse: fn(&Source<'_>) -> Unread<Op>,
+    pub parse: fn(&OpSource<'_>) -> OpParseResult<Op>,
 }
 
 const fn row(
     name: &'static str,
     doc: &'static str,
     spec: &'static str,
-    samples: fn() -> Vec<Sample>,
-    parse: fn(&Source<'_>) -> Unread<Op>,
-) -> Entry {
-    Entry { name, doc, spec, samples, parse }
+    samples: fn() -> Vec<OpSample>,
+    parse: fn(&OpSource<'_>) -> OpParseResult<Op>,
+) -> OpEntry {
+    OpEntry { name, doc, spec, samples, parse }
 }
 
 /// Entries of element-wise ops, from their rows.
@@ -41,12 +41,12 @@ macro_rules! elementwise_entries {
     };
 }
 
-const UNARY: &[Entry] = {
+const UNARY: &[OpEntry] = {
     use Unary as OP;
     unary_ops!(elementwise_entries)
 };
 
-const BINARY: &[Entry] = {
+const BINARY: &[OpEntry] = {
     use Binary as OP;
     binary_ops!(elementwise_entries)
 };
@@ -64,14 +64,14 @@ macro_rules! structural_entries {
     };
 }
 
-const STRUCTURAL: &[Entry] = structural_ops!(structural_entries);
+const STRUCTURAL: &[OpEntry] = structural_ops!(structural_entries);
 
 /// Every op, by name. Parameters are not here: text writes them as arguments of the function.
-pub const TABLE: &[Entry] =
+pub const TABLE: &[OpEntry] =
     &by_name::<{ UNARY.len() + BINARY.len() + STRUCTURAL.len() }>([UNARY, BINARY, STRUCTURAL]);
 
 /// All entries of some lists, sorted by name.
-const fn by_name<const N: usize>(lists: [&[Entry]; 3]) -> [Entry; N] {
+const fn by_name<const N: usize>(lists: [&[OpEntry]; 3]) -> [OpEntry; N] {
     let mut all = [STRUCTURAL[0]; N];
     let (mut n, mut list) = (0, 0);
     while list < lists.len() {
@@ -100,6 +100,6 @@ const fn is_before(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// The entry of a mnemonic.
-pub fn entry(name: &str) -> Option<&'static Entry> {
+pub fn entry(name: &str) -> Option<&'static OpEntry> {
     TABLE.binary_search_by(|e| e.name.cmp(name)).ok().map(|i| &TABLE[i])
 }

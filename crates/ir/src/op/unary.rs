@@ -10,7 +10,7 @@ use smallvec::smallvec;
 use systole_base::{DType, LiteralBuilder, Scalar};
 
 /// Everything about one op of the family.
-pub struct Row {
+pub struct UnaryOpRow {
     /// The op.
     pub op: Unary,
     /// One line for `systole ops`.
@@ -34,8 +34,8 @@ use Unary::*;
 macro_rules! unary_rows {
     ($($op:ident = $dialect:ident $name:literal, $method:tt, $doc:literal, { $($rules:tt)* };)*) => {
         /// The family's table, in the order of the enum.
-        pub const ROWS: &[Row] =
-            &[$(Row { op: $op, doc: $doc, spec: concat!(stringify!($dialect), ": ", $name), $($rules)* }),*];
+        pub const ROWS: &[UnaryOpRow] =
+            &[$(UnaryOpRow { op: $op, doc: $doc, spec: concat!(stringify!($dialect), ": ", $name), $($rules)* }),*];
     };
 }
 
@@ -43,7 +43,7 @@ unary_ops!(unary_rows);
 
 impl Unary {
     /// This op's row.
-    pub fn row(self) -> &'static Row {
+    pub fn row(self) -> &'static UnaryOpRow {
         &ROWS[self as usize]
     }
 
@@ -62,7 +62,7 @@ impl Unary {
 impl OpRule for Unary {
     lowered!(Map);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         let (row, x) = (self.row(), args[0]);
         let accepted = match x.dtype {
@@ -75,7 +75,7 @@ impl OpRule for Unary {
         Ok(smallvec![if *self == IsFinite { x.with_dtype(DType::Bool) } else { x.clone() }])
     }
 
-    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let mut b = LiteralBuilder::new(outs[0].clone());
         for i in 0..outs[0].elements() {
             b.set(i, self.apply(args[0].dtype(), args[0].get(i)));

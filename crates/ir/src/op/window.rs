@@ -118,17 +118,17 @@ pub(crate) fn checked_type(
     label: &'static str,
     dtype: DType,
     dims: &[usize],
-) -> Result<TensorType, Constraint> {
+) -> Result<TensorType, SpecConstraint> {
     let ty = TensorType::new(dtype, dims);
     let bytes = ty.shape.checked_elements().and_then(|n| n.checked_mul(dtype.size()));
     match bytes {
         Some(n) if isize::try_from(n).is_ok() => Ok(ty),
-        _ => Err(Constraint::new(label, format!("the result {ty} is too large"))),
+        _ => Err(SpecConstraint::new(label, format!("the result {ty} is too large"))),
     }
 }
 
 impl ReduceWindow {
-    fn check_window(&self, n: usize) -> Result<(), Constraint> {
+    fn check_window(&self, n: usize) -> Result<(), SpecConstraint> {
         let w = &self.window;
         let sized = |v: &[usize]| v.len() == n;
         let positive = |v: &[usize]| v.iter().all(|&s| s > 0);
@@ -247,7 +247,7 @@ fn comparison(direction: Direction, dtype: DType) -> Arc<Graph> {
 impl OpRule for ReduceWindow {
     lowered!(Fold);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let paired = !args.is_empty() && args.len().is_multiple_of(2);
         require!(paired, "C1", "takes as many inputs as initial values");
         let (xs, inits) = args.split_at(args.len() / 2);
@@ -259,7 +259,7 @@ impl OpRule for ReduceWindow {
         }
         self.check_window(first.rank())?;
         let dtypes: Vec<_> = xs.iter().map(|x| x.dtype).collect();
-        check_fold_body(&self.body, &dtypes).map_err(|c| Constraint::new("C13", c.message))?;
+        check_fold_body(&self.body, &dtypes).map_err(|c| SpecConstraint::new("C13", c.message))?;
         let mut dims = Dims::new();
         for d in 0..first.rank() {
             let count = self.window.along(d, &first.shape).count();
@@ -273,7 +273,7 @@ impl OpRule for ReduceWindow {
         args / 2
     }
 
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let (xs, inits) = args.split_at(outs.len());
         let shape = xs[0].shape().clone();
         let window = Shape::new(&self.window.dimensions);
@@ -309,7 +309,7 @@ impl OpRule for ReduceWindow {
         }
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         let w = &self.window;
         vec![
             ("window_dimensions", ints(&w.dimensions)),
@@ -325,15 +325,15 @@ impl OpRule for ReduceWindow {
     }
 
     /// The body's work for each element of each window, padding and holes included.
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let window: f64 = self.window.dimensions.iter().map(|&w| w as f64).product();
         let flops = outs[0].elements() as f64 * window * body_work(&self.body);
-        Cost { flops, bytes: moved_bytes(args, outs) }
+        OpCost { flops, bytes: moved_bytes(args, outs) }
     }
 }
 
 impl StructuralOp for ReduceWindow {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let dimensions = s.sizes("window_dimensions")?;
         let n = dimensions.len();
         let window = Window {
@@ -346,11 +346,11 @@ impl StructuralOp for ReduceWindow {
         Ok(ReduceWindow { window, body: s.region(0)? })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         reduce_window_samples()
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let cut = rows.cut(at.ty(0))?;
         let own = &self.window;
         if !cut.all(|d| own.is_single(d)) {
@@ -367,7 +367,7 @@ impl StructuralOp for ReduceWindow {
         RowOp::rows(ReduceWindow { window, body: self.body.clone() }, first_by_rows(n / 2, n / 2 * 2))
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(at.node.inputs.len() / 2, |d| self.window.is_single(d))
     }
 }
@@ -388,7 +388,7 @@ impl SelectAndScatter {
         Window::new(&self.dimensions, &self.strides, &self.padding)
     }
 
-    fn check_window(&self, n: usize) -> Result<(), Constraint> {
+    fn check_window(&self, n: usize) -> Result<(), SpecConstraint> {
         let positive = |v: &[usize]| v.iter().all(|&s| s > 0);
         require!(self.dimensions.len() == n, "C4", "{} window_dimensions, rank {n}", self.dimensions.len());
         require!(positive(&self.dimensions), "C5", "window_dimensions must be positive");
@@ -446,7 +446,7 @@ impl SelectAndScatter {
 impl OpRule for SelectAndScatter {
     lowered!(Fold);
 
-    fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 3)?;
         let (x, source, init) = (args[0], args[1], args[2]);
         require!(x.dtype == source.dtype, "C1", "element types differ: {x} and {source}");
@@ -472,7 +472,7 @@ impl OpRule for SelectAndScatter {
         Ok(smallvec![x.clone()])
     }
 
-    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
+    fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &ResultTypes) -> Result<Vec<Literal>> {
         let (x, source) = (args[0], args[1]);
         let mut b = LiteralBuilder::new(outs[0].clone());
         (0..outs[0].elements()).for_each(|i| b.set(i, args[2].get(0)));
@@ -501,7 +501,7 @@ impl OpRule for SelectAndScatter {
         vec![Grad::Zero, Grad::Of(any.select(&found, &found.zeros_like())), dinit]
     }
 
-    fn attrs(&self) -> Attrs {
+    fn attrs(&self) -> AttrList {
         vec![
             ("window_dimensions", ints(&self.dimensions)),
             ("window_strides", ints(&self.strides)),
@@ -513,15 +513,15 @@ impl OpRule for SelectAndScatter {
         SmallVec::from_slice(&[&self.select, &self.scatter])
     }
 
-    fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let window: f64 = self.dimensions.iter().map(|&w| w as f64).product();
         let per_window = window * body_work(&self.select) + body_work(&self.scatter);
-        Cost { flops: args[1].elements() as f64 * per_window, bytes: moved_bytes(args, outs) }
+        OpCost { flops: args[1].elements() as f64 * per_window, bytes: moved_bytes(args, outs) }
     }
 }
 
 impl StructuralOp for SelectAndScatter {
-    fn parse(s: &Source<'_>) -> Unread<Self> {
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         let n = s.operands.first().map_or(0, |x| x.rank());
         Ok(SelectAndScatter {
             dimensions: s.sizes_or_ones("window_dimensions", n)?,
@@ -532,11 +532,11 @@ impl StructuralOp for SelectAndScatter {
         })
     }
 
-    fn samples() -> Vec<Sample> {
+    fn samples() -> Vec<OpSample> {
         select_and_scatter_samples()
     }
 
-    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+    fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let cut = rows.cut(at.ty(0))?;
         if !cut.all(|d| self.is_single(d)) {
             return None;
@@ -550,7 +550,7 @@ impl StructuralOp for SelectAndScatter {
         RowOp::rows(op, first_by_rows(2, 3))
     }
 
-    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(2, |d| self.is_single(d))
     }
 }
@@ -641,8 +641,8 @@ fn elements_seen(along: WindowDim, out: usize) -> Vec<f64> {
 }
 
 /// Tiny programs for the tests: each attribute of reduce_window away from its default at least once.
-pub fn reduce_window_samples() -> Vec<Sample> {
-    let mut all: Vec<Sample> = [DType::F32, DType::F64].into_iter().flat_map(float_cases).collect();
+pub fn reduce_window_samples() -> Vec<OpSample> {
+    let mut all: Vec<OpSample> = [DType::F32, DType::F64].into_iter().flat_map(float_cases).collect();
     let small = || Window::new(&[2, 2], &[2, 1], &[[0, 1], [1, 0]]);
     for dtype in [DType::BF16, DType::F16, DType::I32, DType::U8] {
         all.push(fold("sum", dtype, &[3, 4], Monoid::Add, small()));
@@ -656,10 +656,10 @@ pub fn reduce_window_samples() -> Vec<Sample> {
     all
 }
 
-fn fold(what: &str, dtype: DType, shape: &[usize], monoid: Monoid, window: Window) -> Sample {
+fn fold(what: &str, dtype: DType, shape: &[usize], monoid: Monoid, window: Window) -> OpSample {
     let domain = match monoid {
-        Monoid::Maximum | Monoid::Minimum => Domain::Distinct(0.125),
-        _ if dtype.is_unsigned_int() || dtype == DType::Bool => Domain::Uniform(0.0, 1.0),
+        Monoid::Maximum | Monoid::Minimum => ArgDomain::Distinct(0.125),
+        _ if dtype.is_unsigned_int() || dtype == DType::Bool => ArgDomain::Uniform(0.0, 1.0),
         _ => sample::WIDE,
     };
     let label = format!("{what}_{}_{dtype}", monoid.name());
@@ -672,7 +672,7 @@ fn line(window: usize, stride: usize, padding: [i64; 2]) -> Window {
     Window::new(&[window], &[stride], &[padding])
 }
 
-fn float_cases(dtype: DType) -> Vec<Sample> {
+fn float_cases(dtype: DType) -> Vec<OpSample> {
     let mut all = vec![];
     for m in [Monoid::Add, Monoid::Maximum, Monoid::Minimum, Monoid::Multiply] {
         let image = Window::new(&[1, 2, 3, 1], &[1, 2, 2, 1], &[[0, 0], [0, 1], [1, 1], [0, 0]]);
@@ -697,7 +697,7 @@ fn float_cases(dtype: DType) -> Vec<Sample> {
 }
 
 /// The initial value is data, and takes part.
-fn with_initial(dtype: DType, monoid: Monoid) -> Sample {
+fn with_initial(dtype: DType, monoid: Monoid) -> OpSample {
     let params = [(TensorType::new(dtype, [5]), sample::WIDE), (TensorType::scalar(dtype), sample::WIDE)];
     let body = monoid.body(dtype);
     sample::sample(format!("initial_{}_{dtype}", monoid.name()), &params, 16, dtype == DType::F64, |x| {
@@ -706,7 +706,7 @@ fn with_initial(dtype: DType, monoid: Monoid) -> Sample {
 }
 
 /// Two operands and a body that mixes them: the greatest value and what stands beside it.
-fn paired() -> Sample {
+fn paired() -> OpSample {
     let (a, b) = (TensorType::new(DType::F32, [6]), TensorType::new(DType::I32, [6]));
     let g = GraphBuilder::new("body");
     let scalar = |t: &TensorType, name: &str| g.parameter(TensorType::scalar(t.dtype), name);
@@ -716,7 +716,7 @@ fn paired() -> Sample {
         Ok(body) => body,
         Err(e) => systole_base::bug!("the body of the sample: {e}"),
     };
-    let params = [(a, Domain::Distinct(0.5)), (b, Domain::Uniform(0.0, 9.0))];
+    let params = [(a, ArgDomain::Distinct(0.5)), (b, ArgDomain::Uniform(0.0, 9.0))];
     sample::sample("paired".into(), &params, 0, false, |x| {
         let low =
             x[0].builder().constant(Literal::splat(TensorType::scalar(DType::F32), DType::F32.lowest()));
@@ -726,7 +726,7 @@ fn paired() -> Sample {
 }
 
 /// Tiny programs for the tests of select_and_scatter.
-pub fn select_and_scatter_samples() -> Vec<Sample> {
+pub fn select_and_scatter_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16, DType::I32] {
         let image = Window::new(&[1, 2, 3, 1], &[1, 1, 2, 1], &[[0, 0], [0, 1], [1, 1], [0, 0]]);
@@ -756,7 +756,7 @@ pub fn select_and_scatter_samples() -> Vec<Sample> {
     all
 }
 
-fn scattered(what: &str, dtype: DType, shape: &[usize], keep: Direction, window: Window) -> Sample {
+fn scattered(what: &str, dtype: DType, shape: &[usize], keep: Direction, window: Window) -> OpSample {
     let counts = (0..shape.len()).map(|d| window.along(d, &shape.into()).count().unwrap_or(0));
     let source = TensorType::new(dtype, counts.collect::<Vec<_>>());
     let op = SelectAndScatter {
@@ -767,7 +767,7 @@ fn scattered(what: &str, dtype: DType, shape: &[usize], keep: Direction, window:
         scatter: Monoid::Add.body(dtype),
     };
     let params = [
-        (TensorType::new(dtype, shape), Domain::Distinct(0.125)),
+        (TensorType::new(dtype, shape), ArgDomain::Distinct(0.125)),
         (source, sample::WIDE),
         (TensorType::scalar(dtype), sample::WIDE),
     ];
@@ -792,7 +792,7 @@ mod tests {
     fn initial_values_may_depend_on_the_operand() {
         let monoids = [Monoid::Add, Monoid::Maximum, Monoid::Minimum, Monoid::Multiply];
         let samples = monoids.map(|m| {
-            let params = [(TensorType::new(DType::F64, [5]), Domain::Distinct(0.5))];
+            let params = [(TensorType::new(DType::F64, [5]), ArgDomain::Distinct(0.5))];
             sample::sample(format!("dependent_{}", m.name()), &params, 16, true, |x| {
                 let init = x[0].mean_all();
                 Tensor::reduce_window(&[&x[0]], &[&init], line(2, 1, [0, 1]), m.body(DType::F64))

@@ -10,7 +10,7 @@ pub const MAX_DEPTH: usize = 32;
 const MAX_SPLAT_BYTES: usize = 1 << 28;
 
 /// The current token of a text.
-pub struct Cursor<'a> {
+pub struct TokenCursor<'a> {
     lexer: Lexer<'a>,
     /// The token.
     pub token: Token<'a>,
@@ -20,15 +20,15 @@ pub struct Cursor<'a> {
     splat_bytes: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> TokenCursor<'a> {
     /// At the first token of a text.
     ///
     /// # Errors
     /// When the text begins with what is no token.
-    pub fn new(text: &'a str) -> Result<Cursor<'a>> {
+    pub fn new(text: &'a str) -> Result<TokenCursor<'a>> {
         let mut lexer = Lexer::new(text);
         let (token, at) = lexer.next()?;
-        Ok(Cursor { lexer, token, at, depth: 0, splat_bytes: 0 })
+        Ok(TokenCursor { lexer, token, at, depth: 0, splat_bytes: 0 })
     }
 
     /// An error at byte `at`, told as line and column.
@@ -162,9 +162,9 @@ impl<'a> Cursor<'a> {
 }
 
 /// What readers do with parts that they read themselves.
-pub trait Reader<'a>: Sized {
+pub trait TextReader<'a>: Sized {
     /// The text that is read.
-    fn cursor(&mut self) -> &mut Cursor<'a>;
+    fn cursor(&mut self) -> &mut TokenCursor<'a>;
 
     /// Runs `f` one level deeper: regions, lists and types nested deeper than that are refused.
     fn deeper<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
@@ -229,7 +229,7 @@ pub trait Reader<'a>: Sized {
 
     /// `[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`
     fn layouts(&mut self) -> Result<[Vec<String>; 3]> {
-        let layout = |c: &mut Cursor<'a>| {
+        let layout = |c: &mut TokenCursor<'a>| {
             c.list('[', ']', |p| match p.advance()? {
                 Token::Word(w) | Token::Number(w) => Ok(w.to_string()),
                 _ => Err(p.unexpected("a letter or number")),
@@ -243,8 +243,8 @@ pub trait Reader<'a>: Sized {
     }
 }
 
-impl<'a> Reader<'a> for Cursor<'a> {
-    fn cursor(&mut self) -> &mut Cursor<'a> {
+impl<'a> TextReader<'a> for TokenCursor<'a> {
+    fn cursor(&mut self) -> &mut TokenCursor<'a> {
         self
     }
 }

@@ -26,5 +26,5 @@ mod print;
 
 pub use dense::{parse_element, parse_hex};
 pub use lexer::Token;
-pub use parse::{Program, parse, parse_program};
+pub use parse::{StableHloProgram, parse, parse_program};
 pub use print::{print, print_annotated, print_program};

@@ -3,12 +3,12 @@
 
 mod values;
 
-use super::cursor::{Cursor, Reader};
+use super::cursor::{TextReader, TokenCursor};
 use super::lexer::Token;
 use crate::graph::Graph;
-use crate::op::op_source::Value;
-use crate::op::{Op, Source, entry};
-use crate::{GraphBuilder, Mesh, Sharding, Spread, Tensor, control_builders};
+use crate::op::op_source::AttrValue;
+use crate::op::{Op, OpSource, entry};
+use crate::{GraphBuilder, Mesh, Sharding, Shardings, Tensor, control_builders};
 use std::collections::HashMap;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, TensorType};
@@ -18,13 +18,13 @@ const MAX_RESULTS: usize = 1 << 16;
 
 /// A module of one function, and what it says of how it is to be run.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub struct StableHloProgram {
     /// The function.
     pub graph: Arc<Graph>,
     /// Pairs `(p, r)`: parameter `p` gives its memory to result `r`.
     pub donated: Vec<(usize, usize)>,
     /// How arguments and results lie on several devices, where the module has a mesh.
-    pub spread: Option<Spread>,
+    pub spread: Option<Shardings>,
 }
 
 /// Reads a module of one function. See the [module](super) for the form.
@@ -35,8 +35,8 @@ pub fn parse(text: &str) -> Result<Arc<Graph>> {
 }
 
 /// As [`parse`], with what [`print_program`](super::print_program) writes besides: donated parameters, mesh, shardings.
-pub fn parse_program(text: &str) -> Result<Program> {
-    let mut p = Cursor::new(text)?;
+pub fn parse_program(text: &str) -> Result<StableHloProgram> {
+    let mut p = TokenCursor::new(text)?;
     p.named_locations()?;
     let mut mesh = None;
     let wrapped = p.eat_word("module")?;
@@ -63,21 +63,21 @@ pub fn parse_program(text: &str) -> Result<Program> {
 }
 
 /// A function with the attributes of its parameters and results.
-struct Function {
+struct ParsedFunction {
     graph: Arc<Graph>,
-    params: Vec<Attributes>,
-    results: Vec<Attributes>,
+    params: Vec<NamedAttrs>,
+    results: Vec<NamedAttrs>,
 }
 
-type Attributes = Vec<(String, Value)>;
+type NamedAttrs = Vec<(String, AttrValue)>;
 
-impl Function {
-    fn program(self, mesh: Option<Mesh>) -> Result<Program> {
+impl ParsedFunction {
+    fn program(self, mesh: Option<Mesh>) -> Result<StableHloProgram> {
         let wrong =
             |what: String| Error::new(ErrorKind::Data, format!("cannot read the StableHLO text: {what}"));
         let mut donated: Vec<(usize, usize)> = Vec::new();
         for (p, attributes) in self.params.iter().enumerate() {
-            let Some(Value::Int(r)) = find(attributes, "tf.aliasing_output") else { continue };
+            let Some(AttrValue::Int(r)) = find(attributes, "tf.aliasing_output") else { continue };
             let free = |r: &usize| *r < self.results.len() && donated.iter().all(|(_, taken)| taken != r);
             let r = usize::try_from(*r).ok().filter(free);
             donated.push((
@@ -85,24 +85,24 @@ impl Function {
                 r.ok_or_else(|| wrong(format!("parameter {p} is given to no result of its own")))?,
             ));
         }
-        let shardings = |list: &[Attributes], types: Vec<TensorType>| {
+        let shardings = |list: &[NamedAttrs], types: Vec<TensorType>| {
             list.iter().zip(types).map(|(a, ty)| sharding(a, mesh.as_ref(), &ty)).collect::<Result<Vec<_>>>()
         };
         let params = shardings(&self.params, self.graph.param_types()).map_err(|e| wrong(e.to_string()))?;
         let results =
             shardings(&self.results, self.graph.result_types()).map_err(|e| wrong(e.to_string()))?;
-        let spread = mesh.map(|mesh| Spread { mesh, params, results });
-        Ok(Program { graph: self.graph, donated, spread })
+        let spread = mesh.map(|mesh| Shardings { mesh, params, results });
+        Ok(StableHloProgram { graph: self.graph, donated, spread })
     }
 }
 
-fn find<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a Value> {
+fn find<'a>(attributes: &'a NamedAttrs, name: &str) -> Option<&'a AttrValue> {
     attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value)
 }
 
 /// An array without a sharding is the same on all devices.
-fn sharding(attributes: &Attributes, mesh: Option<&Mesh>, ty: &TensorType) -> Result<Sharding> {
-    let Some(Value::Split(dims)) = find(attributes, "sdy.sharding") else {
+fn sharding(attributes: &NamedAttrs, mesh: Option<&Mesh>, ty: &TensorType) -> Result<Sharding> {
+    let Some(AttrValue::Split(dims)) = find(attributes, "sdy.sharding") else {
         return Ok(Sharding::replicated(ty.rank()));
     };
     let whole = || Error::new(ErrorKind::Data, "an array is split and there is no mesh");
@@ -110,28 +110,28 @@ fn sharding(attributes: &Attributes, mesh: Option<&Mesh>, ty: &TensorType) -> Re
 }
 
 /// A graph that is being read, and the values that its text may name.
-struct Frame<'a> {
+struct ParseScope<'a> {
     builder: GraphBuilder,
     values: HashMap<&'a str, Vec<Tensor>>,
 }
 
 /// What stands between the name of an op and its types.
 #[derive(Default)]
-struct Parts {
+struct OpSyntaxParts {
     operands: Vec<Tensor>,
-    attrs: Vec<(String, Value)>,
+    attrs: Vec<(String, AttrValue)>,
     regions: Vec<(GraphBuilder, Vec<Tensor>)>,
 }
 
 /// Functions, bodies and ops.
-impl<'a> Cursor<'a> {
-    fn function(&mut self) -> Result<Function> {
+impl<'a> TokenCursor<'a> {
+    fn function(&mut self) -> Result<ParsedFunction> {
         if !self.eat_word("func.func")? {
             return Err(self.unexpected("`func.func`"));
         }
         let _ = self.eat_word("public")? || self.eat_word("private")?;
         let name = self.symbol()?;
-        let mut frame = Frame { builder: GraphBuilder::new(&name), values: HashMap::new() };
+        let mut frame = ParseScope { builder: GraphBuilder::new(&name), values: HashMap::new() };
         let args = self.list('(', ')', Self::argument)?;
         let mut params = Vec::new();
         for (name, (ty, attributes), label) in args {
@@ -160,11 +160,11 @@ impl<'a> Cursor<'a> {
             return Err(self.error_at(at, "the function does not return what it declares"));
         }
         let graph = frames[0].builder.finish(&results)?;
-        Ok(Function { graph, params, results: declared.into_iter().map(|(_, a)| a).collect() })
+        Ok(ParsedFunction { graph, params, results: declared.into_iter().map(|(_, a)| a).collect() })
     }
 
     /// `%arg0: tensor<2xf32> {…} loc("x")`
-    fn argument(&mut self) -> Result<(&'a str, (TensorType, Attributes), String)> {
+    fn argument(&mut self) -> Result<(&'a str, (TensorType, NamedAttrs), String)> {
         let Token::Value(name) = self.token else { return Err(self.unexpected("an argument")) };
         self.advance()?;
         self.expect(':')?;
@@ -172,7 +172,7 @@ impl<'a> Cursor<'a> {
         Ok((name, ty, self.location()?))
     }
 
-    fn annotated_type(&mut self) -> Result<(TensorType, Attributes)> {
+    fn annotated_type(&mut self) -> Result<(TensorType, NamedAttrs)> {
         let ty = self.tensor_type()?;
         let attributes = if self.is('{') { self.dictionary()? } else { Vec::new() };
         Ok((ty, attributes))
@@ -180,7 +180,7 @@ impl<'a> Cursor<'a> {
 
     fn define(
         &mut self,
-        frame: &mut Frame<'a>,
+        frame: &mut ParseScope<'a>,
         name: &'a str,
         make: impl FnOnce(&GraphBuilder) -> Vec<Tensor>,
     ) -> Result<()> {
@@ -192,7 +192,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Ops up to the terminator; returns what that returns.
-    fn ops(&mut self, frames: &mut Vec<Frame<'a>>) -> Result<Vec<Tensor>> {
+    fn ops(&mut self, frames: &mut Vec<ParseScope<'a>>) -> Result<Vec<Tensor>> {
         loop {
             match &self.token {
                 Token::Word("return" | "func.return") if frames.len() == 1 => {
@@ -220,7 +220,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// `return %0, %1 : tensor<…>, tensor<…>`
-    fn plain_return(&mut self, frames: &[Frame<'a>]) -> Result<Vec<Tensor>> {
+    fn plain_return(&mut self, frames: &[ParseScope<'a>]) -> Result<Vec<Tensor>> {
         if !matches!(self.token, Token::Value(_)) {
             return Ok(Vec::new());
         }
@@ -240,7 +240,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// `%0` or `%0#1`
-    fn value(&mut self, frames: &[Frame<'a>]) -> Result<Tensor> {
+    fn value(&mut self, frames: &[ParseScope<'a>]) -> Result<Tensor> {
         let Token::Value(name) = self.token else { return Err(self.unexpected("a value")) };
         let at = self.at;
         self.advance()?;
@@ -255,13 +255,14 @@ impl<'a> Cursor<'a> {
     }
 
     /// `%0:2 = "stablehlo.name"(…) <{…}> ({…}, {…}) {…} : (…) -> …`
-    fn op(&mut self, frames: &mut Vec<Frame<'a>>) -> Result<()> {
+    fn op(&mut self, frames: &mut Vec<ParseScope<'a>>) -> Result<()> {
         let (target, count) = self.target()?;
         let at = self.at;
         let Token::Str(name) = self.advance()? else {
             return Err(self.error_at(at, "expected the quoted name of an op"));
         };
-        let mut parts = Parts { operands: self.list('(', ')', |p| p.value(frames))?, ..Parts::default() };
+        let mut parts =
+            OpSyntaxParts { operands: self.list('(', ')', |p| p.value(frames))?, ..OpSyntaxParts::default() };
         if self.eat('<')? {
             parts.attrs = self.dictionary()?;
             self.expect('>')?;
@@ -296,10 +297,10 @@ impl<'a> Cursor<'a> {
     }
 
     /// `{ ^bb0(%arg0: tensor<…>): … "stablehlo.return"(…) … }`
-    fn region(&mut self, frames: &mut Vec<Frame<'a>>) -> Result<(GraphBuilder, Vec<Tensor>)> {
+    fn region(&mut self, frames: &mut Vec<ParseScope<'a>>) -> Result<(GraphBuilder, Vec<Tensor>)> {
         self.expect('{')?;
         let Some(outer) = frames.last() else { return Err(self.error("a body outside of a function")) };
-        let mut frame = Frame { builder: outer.builder.child("body"), values: HashMap::new() };
+        let mut frame = ParseScope { builder: outer.builder.child("body"), values: HashMap::new() };
         if let Token::Block(_) = self.token {
             self.advance()?;
             let args = if self.is('(') { self.list('(', ')', Self::argument)? } else { Vec::new() };
@@ -319,9 +320,9 @@ impl<'a> Cursor<'a> {
 
     fn build(
         &mut self,
-        frames: &[Frame<'a>],
+        frames: &[ParseScope<'a>],
         name: &str,
-        parts: Parts,
+        parts: OpSyntaxParts,
         (from, to): (Vec<TensorType>, Vec<TensorType>),
         at: usize,
     ) -> Result<Vec<Tensor>> {
@@ -336,7 +337,7 @@ impl<'a> Cursor<'a> {
             control_builders::finish(&parts.regions).map_err(|e| wrong(e.to_string()))?;
         let operands: Vec<&Tensor> = captured.iter().chain(&parts.operands).collect();
         let types: Vec<&TensorType> = operands.iter().map(|t| t.ty()).collect();
-        let source = Source {
+        let source = OpSource {
             attrs: &parts.attrs,
             regions,
             captures: captured.len(),

@@ -2,9 +2,9 @@
 
 use super::dense::print_dense;
 use crate::graph::{Graph, ValueId};
-use crate::op::attr::Field;
-use crate::op::{Attr, Attrs, ConvDims, Op};
-use crate::{Sharding, Spread};
+use crate::op::attr::AttrField;
+use crate::op::{Attr, AttrList, ConvDims, Op};
+use crate::{Sharding, Shardings};
 use std::fmt::{Display, Write};
 use systole_base::TensorType;
 
@@ -16,7 +16,7 @@ pub fn print(graph: &Graph) -> String {
 /// As [`print`](fn@print), for a compiler that is to run it: the function is `@main`, and parameter `p` gives its memory to
 /// result `r` where `donated` has the pair `(p, r)`. With `spread` the module has its mesh and each parameter and result its
 /// sharding, as Shardy's attributes; shapes are those of all devices together.
-pub fn print_program(graph: &Graph, donated: &[(usize, usize)], spread: Option<&Spread>) -> String {
+pub fn print_program(graph: &Graph, donated: &[(usize, usize)], spread: Option<&Shardings>) -> String {
     print_with(graph, "main", donated, spread, false)
 }
 
@@ -29,7 +29,7 @@ fn print_with(
     graph: &Graph,
     name: &str,
     donated: &[(usize, usize)],
-    spread: Option<&Spread>,
+    spread: Option<&Shardings>,
     annotate: bool,
 ) -> String {
     let name = symbol(name);
@@ -39,7 +39,7 @@ fn print_with(
         let axes = join(spread.mesh.axes().iter().map(|(name, size)| format!("{}={size}", quoted(name))));
         p.line(&format!("sdy.mesh @mesh = <[{axes}]>"));
     }
-    let sharding = |of: fn(&Spread) -> &Vec<Sharding>, i: usize| {
+    let sharding = |of: fn(&Shardings) -> &Vec<Sharding>, i: usize| {
         let text = of(spread?).get(i)?.text(&spread?.mesh);
         Some(format!("sdy.sharding = #sdy.sharding<@mesh, {text}>"))
     };
@@ -122,7 +122,7 @@ impl Printer {
             1 => format!("{} = ", names[i]),
             n => format!("{}:{n} = ", names[i]),
         };
-        let (ours, inherent): (Attrs, Attrs) =
+        let (ours, inherent): (AttrList, AttrList) =
             rule.attrs().into_iter().partition(|(name, _)| name.contains('.'));
         let _ = write!(
             self.out,
@@ -241,9 +241,9 @@ fn attribute((name, attr): &(&'static str, Attr)) -> String {
         }
         Attr::Struct(kind, fields) => {
             let shown = fields.iter().filter_map(|(name, field)| match field {
-                Field::List(v) if v.is_empty() => None,
-                Field::List(v) => Some(format!("{name} = [{}]", join(v))),
-                Field::Int(v) => Some(format!("{name} = {v}")),
+                AttrField::List(v) if v.is_empty() => None,
+                AttrField::List(v) => Some(format!("{name} = [{}]", join(v))),
+                AttrField::Int(v) => Some(format!("{name} = {v}")),
             });
             format!("#stablehlo.{kind}<{}>", join(shown))
         }

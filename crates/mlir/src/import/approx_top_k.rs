@@ -1,17 +1,17 @@
 //! `ApproxTopK`, which JAX writes for `approx_max_k` and `approx_min_k`: here the exact greatest or least, by a sort.
 
-use super::call::{Call, Import, OpRow, call};
+use super::call::{ImportRule, OpCall, OpImport, call};
 use super::types::{held, not_there, wrong};
-use super::value::Given;
-use crate::syntax::{Attribute, Module, Operation, find};
+use super::value::ImportedValue;
+use crate::syntax::{Attribute, MlirModule, Operation, find};
 use std::sync::Arc;
 use systole_base::{Result, TensorType};
 use systole_ir::op::Direction;
 use systole_ir::{Graph, GraphBuilder, Tensor};
 
-pub(super) const OPERATIONS: &[OpRow] = &[call("ApproxTopK", Import::Values(sorted))];
+pub(super) const OPERATIONS: &[OpImport] = &[call("ApproxTopK", ImportRule::Values(sorted))];
 
-fn sorted(call: &Call) -> Result<Vec<Given>> {
+fn sorted(call: &OpCall) -> Result<Vec<ImportedValue>> {
     let (op, operands, results) = (call.op, call.operands, call.results);
     let count = results.len();
     let arrays = operands.iter().take(count).map(|v| v.clone().array()).collect::<Result<Vec<_>>>()?;
@@ -39,13 +39,13 @@ fn sorted(call: &Call) -> Result<Vec<Given>> {
         let size = size
             .filter(|n| *n <= first.shape()[dim])
             .ok_or_else(|| wrong(format!("ApproxTopK results in {ty} of {} elements", first.shape()[dim])))?;
-        all.push(Given::Array(x.slice_dim(dim, 0, size)));
+        all.push(ImportedValue::Array(x.slice_dim(dim, 0, size)));
     }
     Ok(all)
 }
 
 /// What the called function asks of two values.
-fn direction(op: &Operation, module: &Module) -> Result<Direction> {
+fn direction(op: &Operation, module: &MlirModule) -> Result<Direction> {
     let named = match find(&op.attributes, "called_computations") {
         Some(Attribute::List(names)) => match names.as_slice() {
             [Attribute::Symbol(name)] => module.functions.iter().find(|f| f.name == *name),

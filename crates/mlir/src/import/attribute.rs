@@ -1,12 +1,14 @@
 //! Attributes as the IR's ops read them.
 
 use super::types::{element, narrow, tensor_type, wrong};
-use crate::interface::{Element, Face};
+use crate::interface::{ProgramPort, SourceElement};
 use crate::narrow_types::Narrow;
-use crate::syntax::{Attribute, Attributes, Dense, Elements, Module, Operation, Type, closed};
+use crate::syntax::{
+    Attribute, DenseElements, ElementData, MlirModule, MlirType, NamedAttributes, Operation, closed,
+};
 use systole_base::{DType, Literal, Result, TensorType};
-use systole_ir::op::op_source::Value;
-use systole_ir::op::{ConvDims, Field};
+use systole_ir::op::op_source::AttrValue;
+use systole_ir::op::{AttrField, ConvDims};
 use systole_ir::text::parse_element;
 
 /// Bytes that one splat may unfold to.
@@ -17,40 +19,40 @@ const ARRAYS: [&str; 5] =
     ["value", "padding", "replica_groups", "source_target_pairs", "known_expanding_dimensions"];
 
 /// All attributes of an op that its rules may read.
-pub(super) fn all(op: &Operation, module: &Module) -> Result<Vec<(String, Value)>> {
+pub(super) fn all(op: &Operation, module: &MlirModule) -> Result<Vec<(String, AttrValue)>> {
     op.attributes.iter().map(|(name, value)| Ok((name.clone(), one(name, value, module)?))).collect()
 }
 
-fn one(name: &str, value: &Attribute, module: &Module) -> Result<Value> {
+fn one(name: &str, value: &Attribute, module: &MlirModule) -> Result<AttrValue> {
     Ok(match value {
-        Attribute::Bool(b) => Value::Bool(*b),
-        Attribute::Int(i) => Value::Int(int(*i)?),
-        Attribute::String(text) => Value::Str(text.clone()),
-        Attribute::Array(element, items) if element == "i1" => Value::Bools(bools(items)?),
-        Attribute::Array(_, items) => Value::Ints(ints(items)?),
-        Attribute::List(items) if is_pairs(items) => Value::Dense(pairs(items)?),
+        Attribute::Bool(b) => AttrValue::Bool(*b),
+        Attribute::Int(i) => AttrValue::Int(int(*i)?),
+        Attribute::String(text) => AttrValue::Str(text.clone()),
+        Attribute::Array(element, items) if element == "i1" => AttrValue::Bools(bools(items)?),
+        Attribute::Array(_, items) => AttrValue::Ints(ints(items)?),
+        Attribute::List(items) if is_pairs(items) => AttrValue::Dense(pairs(items)?),
         Attribute::List(items) if items.iter().all(|i| matches!(i, Attribute::Int(_))) => match name {
             // `reverse = [1, 0]` in older text.
-            "window_reversal" => Value::Bools(bools(items)?),
-            _ => Value::Ints(ints(items)?),
+            "window_reversal" => AttrValue::Bools(bools(items)?),
+            _ => AttrValue::Ints(ints(items)?),
         },
         Attribute::List(items) if items.iter().all(|i| matches!(i, Attribute::Bool(_))) => {
-            Value::Bools(bools(items)?)
+            AttrValue::Bools(bools(items)?)
         }
         Attribute::Dense(dense) => {
             let literal = literal(dense, module)?;
             let is_list = literal.shape().rank() <= 1 && !ARRAYS.contains(&name);
             match literal.dtype() {
-                DType::Bool if is_list => Value::Bools(literal.to_bools()),
-                DType::I64 if is_list => Value::Ints(literal.as_slice::<i64>()?.to_vec()),
-                _ => Value::Dense(literal),
+                DType::Bool if is_list => AttrValue::Bools(literal.to_bools()),
+                DType::I64 if is_list => AttrValue::Ints(literal.as_slice::<i64>()?.to_vec()),
+                _ => AttrValue::Dense(literal),
             }
         }
-        Attribute::Keyword(kind, word) => Value::Keyword(kind_of(name, kind), word.clone()),
-        Attribute::Struct(kind, fields) => Value::Struct(kind.clone(), fields_of(fields)?),
-        Attribute::Convolution(layouts) => Value::Conv(ConvDims::of_layouts(layouts).map_err(wrong)?),
-        Attribute::Sharding(_, dims) => Value::Split(closed(dims)),
-        _ => Value::Other,
+        Attribute::Keyword(kind, word) => AttrValue::Keyword(kind_of(name, kind), word.clone()),
+        Attribute::Struct(kind, fields) => AttrValue::Struct(kind.clone(), fields_of(fields)?),
+        Attribute::Convolution(layouts) => AttrValue::Conv(ConvDims::of_layouts(layouts).map_err(wrong)?),
+        Attribute::Sharding(_, dims) => AttrValue::Split(closed(dims)),
+        _ => AttrValue::Other,
     })
 }
 
@@ -98,13 +100,13 @@ fn pairs(items: &[Attribute]) -> Result<Literal> {
     Literal::from_slice([items.len(), 2], &all)
 }
 
-fn fields_of(fields: &Attributes) -> Result<Vec<(String, Field)>> {
+fn fields_of(fields: &NamedAttributes) -> Result<Vec<(String, AttrField)>> {
     let mut all = Vec::new();
     for (name, value) in fields {
         let field = match value {
-            Attribute::Int(i) => Field::Int(int(*i)?),
-            Attribute::List(items) => Field::List(ints(items)?),
-            Attribute::Array(_, items) => Field::List(ints(items)?),
+            Attribute::Int(i) => AttrField::Int(int(*i)?),
+            Attribute::List(items) => AttrField::List(ints(items)?),
+            Attribute::Array(_, items) => AttrField::List(ints(items)?),
             _ => continue,
         };
         all.push((name.clone(), field));
@@ -113,19 +115,19 @@ fn fields_of(fields: &Attributes) -> Result<Vec<(String, Field)>> {
 }
 
 /// The elements of an array, as the arrays that hold it: the parts of complex numbers are two.
-pub(super) fn literals(dense: &Dense, module: &Module) -> Result<Vec<Literal>> {
-    if !matches!(element(&dense.ty)?, Element::Complex(_)) {
+pub(super) fn literals(dense: &DenseElements, module: &MlirModule) -> Result<Vec<Literal>> {
+    if !matches!(element(&dense.ty)?, SourceElement::Complex(_)) {
         return Ok(vec![literal(dense, module)?]);
     }
-    let Type::Tensor(ranked) = &dense.ty else { return Err(wrong(format!("{} is no array", dense.ty))) };
+    let MlirType::Tensor(ranked) = &dense.ty else { return Err(wrong(format!("{} is no array", dense.ty))) };
     let dtype = element(&dense.ty)?.held()[0];
     // The parts of an element as a last dimension.
     let mut pairs = ranked.clone();
     pairs.element = dtype.name().into();
     pairs.dims.push(Some(2));
     let bytes = match &dense.elements {
-        Elements::Splat(words) => {
-            let ty = tensor_type(&Type::Tensor(pairs))?;
+        ElementData::Splat(words) => {
+            let ty = tensor_type(&MlirType::Tensor(pairs))?;
             if ty.bytes() > MOST_SPLAT_BYTES {
                 return Err(wrong(format!("{} of one value is too large", dense.ty)));
             }
@@ -139,22 +141,24 @@ pub(super) fn literals(dense: &Dense, module: &Module) -> Result<Vec<Literal>> {
         }
         elements => {
             let elements = match elements {
-                Elements::List(dims, words) => {
-                    Elements::List(dims.iter().copied().chain([2]).collect(), words.clone())
+                ElementData::List(dims, words) => {
+                    ElementData::List(dims.iter().copied().chain([2]).collect(), words.clone())
                 }
-                Elements::Bytes(bytes) => Elements::Bytes(splat_bytes(bytes, dtype.size() * 2, &pairs)?),
+                ElementData::Bytes(bytes) => {
+                    ElementData::Bytes(splat_bytes(bytes, dtype.size() * 2, &pairs)?)
+                }
                 other => other.clone(),
             };
-            literal(&Dense { ty: Type::Tensor(pairs), elements }, module)?.bytes().to_vec()
+            literal(&DenseElements { ty: MlirType::Tensor(pairs), elements }, module)?.bytes().to_vec()
         }
     };
     let dims = ranked.dims.iter().flatten().map(|d| *d as usize).collect();
-    Face { dims, element: Element::Complex(dtype), first: 0 }.split(&bytes)
+    ProgramPort { dims, element: SourceElement::Complex(dtype), first: 0 }.split(&bytes)
 }
 
 /// One element's bytes for all.
-fn splat_bytes(bytes: &[u8], size: usize, pairs: &crate::syntax::Ranked) -> Result<Vec<u8>> {
-    let ty = tensor_type(&Type::Tensor(pairs.clone()))?;
+fn splat_bytes(bytes: &[u8], size: usize, pairs: &crate::syntax::RankedTensorType) -> Result<Vec<u8>> {
+    let ty = tensor_type(&MlirType::Tensor(pairs.clone()))?;
     if bytes.len() != size || ty.elements() == 2 {
         return Ok(bytes.to_vec());
     }
@@ -165,20 +169,20 @@ fn splat_bytes(bytes: &[u8], size: usize, pairs: &crate::syntax::Ranked) -> Resu
 }
 
 /// Elements that the IR has no type for, in the array that holds them.
-fn narrow_literal(dense: &Dense, narrow: Narrow, module: &Module) -> Result<Literal> {
+fn narrow_literal(dense: &DenseElements, narrow: Narrow, module: &MlirModule) -> Result<Literal> {
     let ty = tensor_type(&dense.ty)?;
-    let face = Face { dims: ty.shape.to_vec(), element: Element::Narrow(narrow), first: 0 };
+    let face = ProgramPort { dims: ty.shape.to_vec(), element: SourceElement::Narrow(narrow), first: 0 };
     let of_words =
         |words: &[String]| words.iter().map(|w| narrow_bits(w, narrow)).collect::<Result<Vec<u8>>>();
     let bytes = match &dense.elements {
-        Elements::None => Vec::new(),
-        Elements::Splat(words) => of_words(words)?,
-        Elements::List(dims, words) if dims[..] == ty.shape[..] => of_words(words)?,
-        Elements::List(dims, _) => {
+        ElementData::None => Vec::new(),
+        ElementData::Splat(words) => of_words(words)?,
+        ElementData::List(dims, words) if dims[..] == ty.shape[..] => of_words(words)?,
+        ElementData::List(dims, _) => {
             return Err(wrong(format!("the list has the shape {dims:?}, not that of {}", dense.ty)));
         }
-        Elements::Bytes(bytes) => bytes.clone(),
-        Elements::Resource(name) => {
+        ElementData::Bytes(bytes) => bytes.clone(),
+        ElementData::Resource(name) => {
             module.resource(name).cloned().ok_or_else(|| wrong(format!("there is no resource {name}")))?
         }
     };
@@ -208,22 +212,22 @@ fn narrow_bits(word: &str, narrow: Narrow) -> Result<u8> {
 }
 
 /// The elements of an array that one array holds.
-pub(super) fn literal(dense: &Dense, module: &Module) -> Result<Literal> {
+pub(super) fn literal(dense: &DenseElements, module: &MlirModule) -> Result<Literal> {
     if let Some(narrow) = narrow(&dense.ty) {
         return narrow_literal(dense, narrow, module);
     }
     let ty = tensor_type(&dense.ty)?;
     match &dense.elements {
-        Elements::None if ty.elements() == 0 => Literal::from_bytes(ty, &[]),
-        Elements::None => Err(wrong(format!("no elements for {ty}"))),
-        Elements::Splat(words) => {
+        ElementData::None if ty.elements() == 0 => Literal::from_bytes(ty, &[]),
+        ElementData::None => Err(wrong(format!("no elements for {ty}"))),
+        ElementData::Splat(words) => {
             if ty.bytes() > MOST_SPLAT_BYTES {
                 return Err(wrong(format!("{ty} of one value is too large")));
             }
             let [word] = words.as_slice() else { return Err(wrong("more than one value")) };
             splat(ty, word)
         }
-        Elements::List(dims, words) => {
+        ElementData::List(dims, words) => {
             if dims[..] != ty.shape[..] {
                 return Err(wrong(format!("the list has the shape {dims:?}, not that of {ty}")));
             }
@@ -235,8 +239,8 @@ pub(super) fn literal(dense: &Dense, module: &Module) -> Result<Literal> {
             }
             Literal::from_bytes(ty, &bytes)
         }
-        Elements::Bytes(bytes) => of_bytes(ty, bytes),
-        Elements::Resource(name) => {
+        ElementData::Bytes(bytes) => of_bytes(ty, bytes),
+        ElementData::Resource(name) => {
             of_bytes(ty, module.resource(name).ok_or_else(|| wrong(format!("there is no resource {name}")))?)
         }
     }
@@ -273,7 +277,7 @@ fn of_bytes(ty: TensorType, bytes: &[u8]) -> Result<Literal> {
 /// An array that stands in an attribute, as the arrays that hold it; none where it is missing.
 pub(super) fn elements(op: &Operation, name: &str) -> Result<Vec<Literal>> {
     match crate::syntax::find(&op.attributes, name) {
-        Some(Attribute::Dense(dense)) => literals(dense, &Module::default()),
+        Some(Attribute::Dense(dense)) => literals(dense, &MlirModule::default()),
         _ => Ok(Vec::new()),
     }
 }
@@ -290,8 +294,8 @@ pub(super) fn text<'a>(op: &'a Operation, name: &str) -> Option<&'a str> {
 pub(super) fn sizes(op: &Operation, name: &str) -> Result<Vec<usize>> {
     let value = crate::syntax::find(&op.attributes, name)
         .ok_or_else(|| wrong(format!("the attribute `{name}` is missing")))?;
-    match one(name, value, &Module::default())? {
-        Value::Ints(all) => {
+    match one(name, value, &MlirModule::default())? {
+        AttrValue::Ints(all) => {
             let sizes = all.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();
             sizes.map_err(|_| wrong(format!("`{name}` has a negative entry")))
         }
@@ -317,7 +321,7 @@ pub(super) fn size(op: &Operation, name: &str) -> Result<Option<usize>> {
 }
 
 /// How many devices a module is for; one where it does not say.
-pub(super) fn device_count(module: &Module) -> Result<usize> {
+pub(super) fn device_count(module: &MlirModule) -> Result<usize> {
     let count = match crate::syntax::find(&module.attributes, "mhlo.num_partitions") {
         None => Some(1),
         Some(Attribute::Int(n)) => usize::try_from(*n).ok(),

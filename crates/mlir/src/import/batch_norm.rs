@@ -3,14 +3,14 @@
 //! Source: the StableHLO specification, batch_norm_inference, batch_norm_training and batch_norm_grad.
 
 use super::attribute::size;
-use super::call::{Arrays, OpRow, Results, op};
+use super::call::{ArrayCall, OpImport, OpResults, op};
 use super::types::wrong;
 use crate::syntax::{Attribute, Operation, find};
 use systole_base::{DType, Result};
 use systole_ir::Tensor;
 
 /// `x: T[…, C, …]`, in at least f32, with what is said of each feature: `T[C]`.
-struct Features {
+struct FeatureParams {
     x: Tensor,
     feature: usize,
     epsilon: f64,
@@ -18,44 +18,44 @@ struct Features {
     count: f64,
 }
 
-pub(super) const OPERATIONS: &[OpRow] = &[
+pub(super) const OPERATIONS: &[OpImport] = &[
     op("stablehlo.batch_norm_inference").arrays(inference),
     op("stablehlo.batch_norm_training").arrays(training),
     op("stablehlo.batch_norm_grad").arrays(gradient),
 ];
 
 /// Results in the operand's type.
-fn narrowed(x: &Tensor, made: Vec<Tensor>) -> Results {
+fn narrowed(x: &Tensor, made: Vec<Tensor>) -> OpResults {
     Ok(Some(made.into_iter().map(|t| t.convert(x.dtype())).collect()))
 }
 
-fn inference(c: &Arrays) -> Results {
+fn inference(c: &ArrayCall) -> OpResults {
     let [x, rest @ ..] = c.all::<5>()?;
-    let f = Features::new(c.op, x, rest)?;
+    let f = FeatureParams::new(c.op, x, rest)?;
     narrowed(x, vec![f.normalized(&rest[2], &rest[3], &rest[0], &rest[1])])
 }
 
-fn training(c: &Arrays) -> Results {
+fn training(c: &ArrayCall) -> OpResults {
     let [x, rest @ ..] = c.all::<3>()?;
-    let f = Features::new(c.op, x, rest)?;
+    let f = FeatureParams::new(c.op, x, rest)?;
     let mean = f.mean(&f.x);
     let centered = &f.x - &f.wide(&mean);
     let variance = f.mean(&(&centered * &centered));
     narrowed(x, vec![f.normalized(&mean, &variance, &rest[0], &rest[1]), mean, variance])
 }
 
-fn gradient(c: &Arrays) -> Results {
+fn gradient(c: &ArrayCall) -> OpResults {
     let [x, scale, mean, variance, grad] = c.all::<5>()?;
-    let f = Features::new(c.op, x, &c.operands[1..4])?;
+    let f = FeatureParams::new(c.op, x, &c.operands[1..4])?;
     if grad.ty() != x.ty() {
         return Err(wrong(format!("{} and {}: the gradient has another type (C3)", x.ty(), grad.ty())));
     }
     narrowed(x, f.gradients(scale, mean, variance, &f.in_f32(grad)))
 }
 
-impl Features {
+impl FeatureParams {
     /// `rest`: what there is for each feature.
-    fn new(op: &Operation, x: &Tensor, rest: &[Tensor]) -> Result<Features> {
+    fn new(op: &Operation, x: &Tensor, rest: &[Tensor]) -> Result<FeatureParams> {
         let feature = size(op, "feature_index")?.filter(|d| *d < x.rank());
         let feature = feature.ok_or_else(|| wrong("`feature_index` is no dimension of the operand (C1)"))?;
         let (whole, own) = (x.ty().elements(), x.shape()[feature]);
@@ -67,13 +67,13 @@ impl Features {
             _ => None,
         };
         let epsilon = epsilon.ok_or_else(|| wrong("`epsilon` is no number"))?;
-        let features = Features {
+        let features = FeatureParams {
             x: x.clone(),
             feature,
             epsilon: f64::from(f32::from_bits(epsilon as u32)),
             count: whole.checked_div(own).unwrap_or(0) as f64,
         };
-        Ok(Features { x: features.in_f32(x), ..features })
+        Ok(FeatureParams { x: features.in_f32(x), ..features })
     }
 
     fn in_f32(&self, t: &Tensor) -> Tensor {

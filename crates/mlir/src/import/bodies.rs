@@ -1,12 +1,12 @@
 //! Bodies of ops: what they capture, and what one does to whole arrays.
 
 use super::attribute::sizes;
-use super::call::{Arrays, Results};
+use super::call::{ArrayCall, OpResults};
 use super::types::{not_there, wrong};
 use crate::syntax::Operation;
 use std::sync::Arc;
 use systole_base::{DType, Result, Shape, TensorType};
-use systole_ir::op::{Case, Lowering, Op};
+use systole_ir::op::{Case, LoweringClass, Op};
 use systole_ir::{Graph, GraphBuilder, Tensor};
 
 /// A body of elements on whole arrays of one shape, as `map` runs it: single numbers are repeated.
@@ -28,7 +28,7 @@ pub(super) fn on_arrays(
         let outs = match (&node.op, place) {
             (_, Some(p)) => vec![args[p].clone()],
             (Op::Constant(_), _) => g.emit(node.op.clone(), &[]),
-            (op, _) if op.rule().lower() == Lowering::Map => {
+            (op, _) if op.rule().lower() == LoweringClass::Map => {
                 // Operands of rank 0 stay so where all are.
                 let is_wide = inputs.iter().any(|t| t.rank() > 0);
                 let wide = inputs.iter().map(|t| if is_wide { t.broadcast_to(shape) } else { (*t).clone() });
@@ -48,7 +48,7 @@ pub(super) fn on_arrays(
 }
 
 /// `if`: of two branches that give the same types.
-pub(super) fn branches(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Results {
+pub(super) fn branches(c: &ArrayCall, captured: &[Tensor], bodies: &[Arc<Graph>]) -> OpResults {
     let ([pred], [on_true, on_false]) = (c.operands, bodies) else { return Ok(None) };
     if on_true.result_types() != on_false.result_types() {
         return Err(wrong("(C2) the branches have other results"));
@@ -60,7 +60,7 @@ pub(super) fn branches(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -
 }
 
 /// `map`: the body on whole arrays.
-pub(super) fn mapped(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Results {
+pub(super) fn mapped(c: &ArrayCall, captured: &[Tensor], bodies: &[Arc<Graph>]) -> OpResults {
     let ([x, ..], [body]) = (c.operands, bodies) else { return Ok(None) };
     check_map(c.op, body, c.operands, captured.len())?;
     let args: Vec<Tensor> = captured.iter().chain(c.operands).cloned().collect();
@@ -69,29 +69,29 @@ pub(super) fn mapped(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> 
 
 /// The bodies of an op that has no captures, without their first parameters, which stand for captured values: constants are
 /// made inside, other single numbers become further operands.
-pub(super) struct Lifted {
+pub(super) struct LiftedBodies {
     /// The bodies.
     pub bodies: Vec<Arc<Graph>>,
     /// The single numbers that are further operands.
     pub further: Vec<Tensor>,
 }
 
-/// See [`Lifted`].
-pub(super) fn lift(captured: &[Tensor], bodies: &[Arc<Graph>], kind: Kind) -> Result<Lifted> {
+/// See [`LiftedBodies`].
+pub(super) fn lift(captured: &[Tensor], bodies: &[Arc<Graph>], kind: BodyParams) -> Result<LiftedBodies> {
     let further: Vec<Tensor> = captured.iter().filter(|t| t.known().is_none()).cloned().collect();
     if let Some(t) = further.iter().find(|t| t.rank() > 0) {
         return Err(not_there(format!("its body uses an array {} from outside of it", t.ty())));
     }
-    if !further.is_empty() && kind == Kind::Closed {
+    if !further.is_empty() && kind == BodyParams::Closed {
         return Err(not_there("its body uses a value from outside of it that is no constant"));
     }
     let lift = |body: &Arc<Graph>| one(captured, body, kind);
-    Ok(Lifted { bodies: bodies.iter().map(lift).collect::<Result<_>>()?, further })
+    Ok(LiftedBodies { bodies: bodies.iter().map(lift).collect::<Result<_>>()?, further })
 }
 
 /// How a body takes its operands.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum BodyParams {
     /// All accumulated values, then all elements.
     Halves,
     /// Both elements of an operand next to each other; it returns none of them.
@@ -100,12 +100,12 @@ pub(super) enum Kind {
     Closed,
 }
 
-fn one(captured: &[Tensor], body: &Graph, kind: Kind) -> Result<Arc<Graph>> {
+fn one(captured: &[Tensor], body: &Graph, kind: BodyParams) -> Result<Arc<Graph>> {
     let inner = GraphBuilder::new(&body.name);
     let types = body.param_types();
     let own = types.get(captured.len()..).unwrap_or_default();
     let half = match kind {
-        Kind::Halves => own.len() / 2,
+        BodyParams::Halves => own.len() / 2,
         _ => own.len(),
     };
     let param = |ty: &systole_base::TensorType| inner.parameter(ty.clone(), "arg");
@@ -119,30 +119,30 @@ fn one(captured: &[Tensor], body: &Graph, kind: Kind) -> Result<Arc<Graph>> {
                 let accumulated = param(t.ty());
                 handed.push(accumulated.clone());
                 args.push(accumulated);
-                if kind == Kind::Pairs {
+                if kind == BodyParams::Pairs {
                     param(t.ty());
                 }
             }
         }
     }
     arguments.extend(own[half..].iter().map(param));
-    if kind == Kind::Halves {
+    if kind == BodyParams::Halves {
         handed.iter().for_each(|t| drop(param(t.ty())));
     }
     args.extend(arguments);
     let mut results = inner.inline(body, &args.iter().collect::<Vec<_>>());
-    if kind == Kind::Halves {
+    if kind == BodyParams::Halves {
         results.extend(handed);
     }
     inner.finish(&results)
 }
 
 /// How the bodies of an op take its operands.
-pub(super) fn kind_of(name: &str) -> Kind {
+pub(super) fn kind_of(name: &str) -> BodyParams {
     match name {
-        "stablehlo.reduce" | "stablehlo.reduce_window" | "stablehlo.scatter" => Kind::Halves,
-        "stablehlo.sort" => Kind::Pairs,
-        _ => Kind::Closed,
+        "stablehlo.reduce" | "stablehlo.reduce_window" | "stablehlo.scatter" => BodyParams::Halves,
+        "stablehlo.sort" => BodyParams::Pairs,
+        _ => BodyParams::Closed,
     }
 }
 

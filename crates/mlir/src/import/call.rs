@@ -1,74 +1,74 @@
 //! An op as the functions that import it see it, and a row of the table of ops: which function that is.
 
 use super::attribute;
-use super::complex_number::Number;
-use super::importer::{Frame, Importer};
+use super::complex_number::RealOrComplex;
+use super::importer::{CallFrame, Importer};
 use super::types::{held, not_there, wrong};
-use super::value::Given;
-use crate::syntax::{Module, Operation, Type};
+use super::value::ImportedValue;
+use crate::syntax::{MlirModule, MlirType, Operation};
 use std::sync::Arc;
 use systole_base::{DType, Result, TensorType};
-use systole_ir::op::{Op, Source, entry};
+use systole_ir::op::{Op, OpSource, entry};
 use systole_ir::{Graph, GraphBuilder, Tensor};
 
 /// A row of the table: what is known of an op.
-pub(super) struct OpRow {
+pub(super) struct OpImport {
     /// With its dialect: `chlo.erf`; of a custom call what it calls: `Qr`.
     pub name: &'static str,
     /// Whether it is a custom call.
     pub is_call: bool,
-    pub import: Import,
-    pub complex: Complex,
+    pub import: ImportRule,
+    pub complex: ComplexRule,
     /// Whether results are elements of operands or have been fitted already, where the IR holds elements in wider ones.
     pub keeps_elements: bool,
     /// Whether the type of the result says its shape.
     pub is_shaped: bool,
 }
 
-type OnImporter = for<'m> fn(
+type ImporterFn = for<'m> fn(
     &mut Importer<'m>,
     &'m Operation,
-    Vec<Given>,
-    &mut Frame<'m>,
+    Vec<ImportedValue>,
+    &mut CallFrame<'m>,
     &GraphBuilder,
-) -> Result<Vec<Given>>;
+) -> Result<Vec<ImportedValue>>;
 
 /// The results of an op; `None`: it is imported as the IR's own.
-pub(super) type Results = Result<Option<Vec<Tensor>>>;
+pub(super) type OpResults = Result<Option<Vec<Tensor>>>;
 
 /// How an op is imported.
 #[derive(Clone, Copy)]
-pub(super) enum Import {
+pub(super) enum ImportRule {
     /// As the IR's op of the same name.
     Native,
     /// By what knows the functions, tokens and devices of the module.
-    Importer(OnImporter),
+    Importer(ImporterFn),
     /// On real and complex numbers.
-    Values(fn(&Call) -> Result<Vec<Given>>),
+    Values(fn(&OpCall) -> Result<Vec<ImportedValue>>),
     /// On real arrays; `None`: as the IR's own.
-    Arrays(fn(&Arrays) -> Results),
+    Arrays(fn(&ArrayCall) -> OpResults),
     /// A function of elements.
-    Elements(Elements),
+    Elements(ElementwiseFn),
     /// On arrays, and bodies whose first parameters are the captured values.
-    Bodies(fn(&Arrays, &[Tensor], &[Arc<Graph>]) -> Results),
+    Bodies(fn(&ArrayCall, &[Tensor], &[Arc<Graph>]) -> OpResults),
     /// Not at all, and why.
     Refused(&'static str),
 }
 
 /// A function of elements.
 #[derive(Clone, Copy)]
-pub(super) enum Elements {
+pub(super) enum ElementwiseFn {
     /// Of any element type.
     Any(fn(&Tensor) -> Tensor),
     /// Of floats, narrow ones in f32.
     Floats(fn(&Tensor) -> Tensor),
-    /// As [`Elements::Floats`], of two operands.
+    /// As [`ElementwiseFn::Floats`], of two operands.
     FloatPairs(fn(&Tensor, &Tensor) -> Tensor),
     /// Of two operands; `None`: not of their type.
     Pairs(fn(&Tensor, &Tensor) -> Option<Tensor>),
 }
 
-impl Elements {
+impl ElementwiseFn {
     pub fn apply(self, name: &str, operands: &[Tensor]) -> Result<Tensor> {
         let wide = |x: &Tensor| match x.dtype() {
             dtype if !dtype.is_float() => None,
@@ -76,12 +76,12 @@ impl Elements {
             _ => Some(x.convert(DType::F32)),
         };
         let made = match (self, operands) {
-            (Elements::Any(f), [x]) => Some(f(x)),
-            (Elements::Floats(f), [x]) => wide(x).map(|wide| f(&wide).convert(x.dtype())),
-            (Elements::FloatPairs(f), [x, y]) => {
+            (ElementwiseFn::Any(f), [x]) => Some(f(x)),
+            (ElementwiseFn::Floats(f), [x]) => wide(x).map(|wide| f(&wide).convert(x.dtype())),
+            (ElementwiseFn::FloatPairs(f), [x, y]) => {
                 wide(x).map(|wide| f(&wide, &y.convert(wide.dtype())).convert(x.dtype()))
             }
-            (Elements::Pairs(f), [x, y]) => f(x, y),
+            (ElementwiseFn::Pairs(f), [x, y]) => f(x, y),
             _ => return Err(wrong(format!("{name} of {} operands", operands.len()))),
         };
         made.ok_or_else(|| not_there(format!("{name} is not defined on {}", operands[0].dtype())))
@@ -90,14 +90,14 @@ impl Elements {
 
 /// What becomes of an op of complex numbers.
 #[derive(Clone, Copy)]
-pub(super) enum Complex {
+pub(super) enum ComplexRule {
     /// It is refused.
     Refused,
     /// The op itself on each part: it moves elements.
     Parts,
     /// The op itself on each part where its body is a sum or the last value.
     Folds,
-    /// As [`Complex::Folds`], else the parts are values of their own.
+    /// As [`ComplexRule::Folds`], else the parts are values of their own.
     FoldsOrApart,
     /// The parts are values of their own.
     Apart,
@@ -105,86 +105,86 @@ pub(super) enum Complex {
     Nothing,
     /// The elements of a constant.
     Constant,
-    Unary(fn(&Number) -> Number),
-    Binary(fn(&Number, &Number) -> Number),
+    Unary(fn(&RealOrComplex) -> RealOrComplex),
+    Binary(fn(&RealOrComplex, &RealOrComplex) -> RealOrComplex),
     /// Of as many operands as the first says.
-    Number(usize, fn(&Call) -> Result<Number>),
+    Number(usize, fn(&OpCall) -> Result<RealOrComplex>),
 }
 
 /// A row of an op that the IR has.
-pub(super) const fn op(name: &'static str) -> OpRow {
-    let (import, complex) = (Import::Native, Complex::Refused);
-    OpRow { name, is_call: false, import, complex, keeps_elements: false, is_shaped: false }
+pub(super) const fn op(name: &'static str) -> OpImport {
+    let (import, complex) = (ImportRule::Native, ComplexRule::Refused);
+    OpImport { name, is_call: false, import, complex, keeps_elements: false, is_shaped: false }
 }
 
 /// A row of a custom call.
-pub(super) const fn call(name: &'static str, import: Import) -> OpRow {
-    OpRow { is_call: true, import, keeps_elements: true, ..op(name).complex(Complex::Apart) }
+pub(super) const fn call(name: &'static str, import: ImportRule) -> OpImport {
+    OpImport { is_call: true, import, keeps_elements: true, ..op(name).complex(ComplexRule::Apart) }
 }
 
-impl OpRow {
-    pub const fn import(self, import: Import) -> OpRow {
-        OpRow { import, ..self }
+impl OpImport {
+    pub const fn import(self, import: ImportRule) -> OpImport {
+        OpImport { import, ..self }
     }
 
-    pub const fn arrays(self, f: fn(&Arrays) -> Results) -> OpRow {
-        self.import(Import::Arrays(f))
+    pub const fn arrays(self, f: fn(&ArrayCall) -> OpResults) -> OpImport {
+        self.import(ImportRule::Arrays(f))
     }
 
-    pub const fn importer(self, f: OnImporter) -> OpRow {
-        self.import(Import::Importer(f))
+    pub const fn importer(self, f: ImporterFn) -> OpImport {
+        self.import(ImportRule::Importer(f))
     }
 
-    pub const fn complex(self, complex: Complex) -> OpRow {
-        OpRow { complex, ..self }
+    pub const fn complex(self, complex: ComplexRule) -> OpImport {
+        OpImport { complex, ..self }
     }
 
-    pub const fn refused(self, why: &'static str) -> OpRow {
-        self.import(Import::Refused(why))
-    }
-
-    /// Of complex numbers.
-    pub const fn unary(self, f: fn(&Number) -> Number) -> OpRow {
-        self.complex(Complex::Unary(f))
+    pub const fn refused(self, why: &'static str) -> OpImport {
+        self.import(ImportRule::Refused(why))
     }
 
     /// Of complex numbers.
-    pub const fn binary(self, f: fn(&Number, &Number) -> Number) -> OpRow {
-        self.complex(Complex::Binary(f))
+    pub const fn unary(self, f: fn(&RealOrComplex) -> RealOrComplex) -> OpImport {
+        self.complex(ComplexRule::Unary(f))
     }
 
-    pub const fn keeps_elements(self) -> OpRow {
-        OpRow { keeps_elements: true, ..self }
+    /// Of complex numbers.
+    pub const fn binary(self, f: fn(&RealOrComplex, &RealOrComplex) -> RealOrComplex) -> OpImport {
+        self.complex(ComplexRule::Binary(f))
+    }
+
+    pub const fn keeps_elements(self) -> OpImport {
+        OpImport { keeps_elements: true, ..self }
     }
 
     /// Its results are elements of its operands.
-    pub const fn moves(self) -> OpRow {
-        self.complex(Complex::Parts).keeps_elements()
+    pub const fn moves(self) -> OpImport {
+        self.complex(ComplexRule::Parts).keeps_elements()
     }
 
-    pub const fn shaped(self) -> OpRow {
-        OpRow { is_shaped: true, ..self }
+    pub const fn shaped(self) -> OpImport {
+        OpImport { is_shaped: true, ..self }
     }
 }
 
 /// One op on values.
-pub(super) struct Call<'a> {
-    pub row: &'a OpRow,
-    pub module: &'a Module,
+pub(super) struct OpCall<'a> {
+    pub row: &'a OpImport,
+    pub module: &'a MlirModule,
     pub op: &'a Operation,
-    pub operands: &'a [Given],
+    pub operands: &'a [ImportedValue],
     /// Types of the results, as the module says them.
-    pub results: &'a [&'a Type],
+    pub results: &'a [&'a MlirType],
     pub g: &'a GraphBuilder,
 }
 
-impl Call<'_> {
-    pub fn number(&self, i: usize) -> Result<Number> {
+impl OpCall<'_> {
+    pub fn number(&self, i: usize) -> Result<RealOrComplex> {
         self.operands.get(i).ok_or_else(|| wrong("an operand is missing"))?.number()
     }
 
     /// The first result, as the module says it.
-    pub fn result(&self) -> Result<&Type> {
+    pub fn result(&self) -> Result<&MlirType> {
         self.results.first().copied().ok_or_else(|| wrong("a result is missing"))
     }
 
@@ -200,9 +200,9 @@ impl Call<'_> {
         results: Vec<TensorType>,
         bodies: Vec<Arc<Graph>>,
     ) -> Result<Vec<Tensor>> {
-        if let Import::Arrays(f) = self.row.import {
+        if let ImportRule::Arrays(f) = self.row.import {
             let (module, op, g) = (self.module, self.op, self.g);
-            if let Some(made) = f(&Arrays { module, op, operands: &operands, results: &results, g })? {
+            if let Some(made) = f(&ArrayCall { module, op, operands: &operands, results: &results, g })? {
                 return Ok(made);
             }
         }
@@ -211,15 +211,15 @@ impl Call<'_> {
 }
 
 /// One op on arrays.
-pub(super) struct Arrays<'a> {
-    pub module: &'a Module,
+pub(super) struct ArrayCall<'a> {
+    pub module: &'a MlirModule,
     pub op: &'a Operation,
     pub operands: &'a [Tensor],
     pub results: &'a [TensorType],
     pub g: &'a GraphBuilder,
 }
 
-impl<'a> Arrays<'a> {
+impl<'a> ArrayCall<'a> {
     pub fn operand(&self, i: usize) -> Result<&'a Tensor> {
         self.operands.get(i).ok_or_else(|| wrong("an operand is missing"))
     }
@@ -248,7 +248,7 @@ impl<'a> Arrays<'a> {
 
 /// The IR's own op of the same name.
 pub(super) fn emit(
-    module: &Module,
+    module: &MlirModule,
     op: &Operation,
     operands: Vec<Tensor>,
     results: Vec<TensorType>,
@@ -261,7 +261,7 @@ pub(super) fn emit(
     let operands = of_one_type(name, operands);
     let inputs: Vec<&Tensor> = captured.iter().chain(&operands).collect();
     let types: Vec<&TensorType> = inputs.iter().map(|t| t.ty()).collect();
-    let source = Source {
+    let source = OpSource {
         attrs: &attrs,
         regions,
         captures: captured.len(),

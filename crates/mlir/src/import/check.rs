@@ -7,15 +7,15 @@ use systole_base::{Literal, Result, Scalar};
 
 /// One claim about an array: what is compared with what, and how nearly.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Check {
+pub struct ResultCheck {
     /// How.
-    kind: Kind,
+    kind: CheckKind,
     /// What it is compared with, where that stands in the program.
     expected: Option<Literal>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum CheckKind {
     /// The same bits, but that all NaN are one.
     Equal,
     /// Within a share of the greater or an absolute difference: that of JAX's and of StableHLO's tests.
@@ -24,31 +24,33 @@ enum Kind {
     Ulps(u64, u64),
 }
 
-impl Check {
+impl ResultCheck {
     /// The claims of an op, one for each part of complex numbers.
-    pub(super) fn of(op: &Operation, parts: usize) -> Result<Vec<Check>> {
+    pub(super) fn of(op: &Operation, parts: usize) -> Result<Vec<ResultCheck>> {
         let name = target(op).unwrap_or(&op.name);
         let int = |name: &str, usual: usize| -> Result<u64> { Ok(size(op, name)?.unwrap_or(usual) as u64) };
         let kind = match name {
-            "check.expect_eq" | "check.eq" | "check.expect_eq_const" => Kind::Equal,
+            "check.expect_eq" | "check.eq" | "check.expect_eq_const" => CheckKind::Equal,
             "check.expect_almost_eq" | "check.almost_eq" | "check.expect_almost_eq_const" => {
                 let tolerance = match find(&op.attributes, "tolerance") {
                     None => Some(1e-3),
                     Some(Attribute::Float(digits, _)) => digits.parse().ok(),
                     Some(_) => None,
                 };
-                Kind::AlmostEqual(tolerance.ok_or_else(|| wrong("`tolerance` is no number"))?)
+                CheckKind::AlmostEqual(tolerance.ok_or_else(|| wrong("`tolerance` is no number"))?)
             }
-            "check.expect_close" => Kind::Ulps(int("min_ulp_difference", 0)?, int("max_ulp_difference", 3)?),
+            "check.expect_close" => {
+                CheckKind::Ulps(int("min_ulp_difference", 0)?, int("max_ulp_difference", 3)?)
+            }
             _ => return Err(wrong(format!("{name} is not supported"))),
         };
         let mut expected = elements(op, "value")?.into_iter();
-        Ok((0..parts).map(|_| Check { kind, expected: expected.next() }).collect())
+        Ok((0..parts).map(|_| ResultCheck { kind, expected: expected.next() }).collect())
     }
 
     /// That two arrays are the same.
-    pub(super) fn equal() -> Check {
-        Check { kind: Kind::Equal, expected: None }
+    pub(super) fn equal() -> ResultCheck {
+        ResultCheck { kind: CheckKind::Equal, expected: None }
     }
 
     /// How many results of the graph it compares.
@@ -85,11 +87,11 @@ impl Check {
             return x.is_nan() && y.is_nan();
         }
         match self.kind {
-            Kind::Equal => x == y,
-            Kind::AlmostEqual(tolerance) => {
+            CheckKind::Equal => x == y,
+            CheckKind::AlmostEqual(tolerance) => {
                 x == y || (x - y).abs() <= tolerance || (x - y).abs() <= tolerance * x.abs().max(y.abs())
             }
-            Kind::Ulps(least, most) => {
+            CheckKind::Ulps(least, most) => {
                 let place = |v: Scalar| ordered(v.to_bits(like.dtype()), like.dtype().bits());
                 let apart = place(a).abs_diff(place(b));
                 x == y && least == 0 || (least..=most).contains(&apart)

@@ -3,16 +3,18 @@
 
 use super::complex_number::copysign;
 use super::types::{held, narrow, wrong};
-use super::value::Given;
-use crate::narrow_types::{Format, Narrow, Special};
-use crate::syntax::{Operation, Type};
+use super::value::ImportedValue;
+use crate::narrow_types::{FloatLayout, Narrow, NonFinite};
+use crate::syntax::{MlirType, Operation};
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::Tensor;
 
 /// A result as an element of its type; `keeps`: the op's results are some already.
-pub(super) fn fitted(keeps: bool, given: Given, ty: &Type) -> Given {
+pub(super) fn fitted(keeps: bool, given: ImportedValue, ty: &MlirType) -> ImportedValue {
     match (given, narrow(ty)) {
-        (Given::Array(t), Some(to)) if !keeps && t.dtype() == to.held() => Given::Array(fit(&t, to)),
+        (ImportedValue::Array(t), Some(to)) if !keeps && t.dtype() == to.held() => {
+            ImportedValue::Array(fit(&t, to))
+        }
         (given, _) => given,
     }
 }
@@ -30,11 +32,13 @@ pub(super) fn fit(x: &Tensor, to: Narrow) -> Tensor {
 /// Ops that read bits, and conversions; `None`: it is none on such elements.
 pub(super) fn write(
     op: &Operation,
-    operands: &[Given],
-    from: &[&Type],
-    to: &[&Type],
-) -> Result<Option<Given>> {
-    let (Some(Given::Array(x)), Some(from), Some(said)) = (operands.first(), from.first(), to.first()) else {
+    operands: &[ImportedValue],
+    from: &[&MlirType],
+    to: &[&MlirType],
+) -> Result<Option<ImportedValue>> {
+    let (Some(ImportedValue::Array(x)), Some(from), Some(said)) =
+        (operands.first(), from.first(), to.first())
+    else {
         return Ok(None);
     };
     let (from, to) = (narrow(from), narrow(said));
@@ -62,7 +66,7 @@ pub(super) fn write(
         }
         _ => return Ok(None),
     };
-    Ok(Some(Given::Array(written)))
+    Ok(Some(ImportedValue::Array(written)))
 }
 
 /// `convert`: floats to whole numbers saturate, as those of the IR do.
@@ -86,8 +90,8 @@ fn convert(x: &Tensor, to: Narrow) -> Tensor {
 }
 
 /// The nearest number of a format, ties to even: of f32 or f64.
-fn round(x: &Tensor, f: Format) -> Tensor {
-    if f.special == Special::Powers {
+fn round(x: &Tensor, f: FloatLayout) -> Tensor {
+    if f.special == NonFinite::Powers {
         return power(x);
     }
     let number = |v: f64| x.scalar_like(v);
@@ -100,15 +104,15 @@ fn round(x: &Tensor, f: Format) -> Tensor {
     let near = size.less(&number(2f64.powi(f.least()))).select(&small, &normal);
     let (nan, over) = (x.not_equal(x), near.greater(&number(f.max)));
     let ended = match f.special {
-        Special::Ieee => over.select(&number(f64::INFINITY), &near),
-        Special::None => over.select(&number(f.max), &near),
+        NonFinite::Ieee => over.select(&number(f64::INFINITY), &near),
+        NonFinite::None => over.select(&number(f.max), &near),
         _ => over.select(&number(f64::NAN), &near),
     };
     let signed = copysign(&ended, x);
     match f.special {
         // 0 has no sign there.
-        Special::NanAtMinusZero => signed.equal(&number(0.0)).select(&number(0.0), &signed),
-        Special::None => nan.select(&number(-0.0), &signed),
+        NonFinite::NanAtMinusZero => signed.equal(&number(0.0)).select(&number(0.0), &signed),
+        NonFinite::None => nan.select(&number(-0.0), &signed),
         _ => nan.select(x, &signed),
     }
 }
@@ -135,7 +139,7 @@ fn encode(x: &Tensor, from: Narrow) -> Tensor {
     };
     let bits = x.bitcast_convert(DType::I32);
     let number = |v: i32| bits.scalar_like(f64::from(v));
-    if f.special == Special::Powers {
+    if f.special == NonFinite::Powers {
         let exponent = bits.shift_right_logical(&number(23));
         return x.not_equal(x).select(&number(0xFF), &exponent).convert(DType::U8);
     }
@@ -151,8 +155,8 @@ fn encode(x: &Tensor, from: Narrow) -> Tensor {
     let infinite = size.equal(&x.scalar_like(f64::INFINITY)).select(&number(top), &finite);
     let all = &infinite + &sign;
     let nan = match f.special {
-        Special::Ieee => &number(top | 1 << (f.mantissa.max(1) - 1)) + &sign,
-        Special::Nan => &number(sign_bit - 1) + &sign,
+        NonFinite::Ieee => &number(top | 1 << (f.mantissa.max(1) - 1)) + &sign,
+        NonFinite::Nan => &number(sign_bit - 1) + &sign,
         _ => number(sign_bit),
     };
     x.not_equal(x).select(&nan, &all).convert(DType::U8)

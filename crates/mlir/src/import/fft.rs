@@ -4,10 +4,10 @@
 //!
 //! Source: the StableHLO specification, fft; Cooley and Tukey 1965; Bluestein 1970.
 
-use super::call::{Call, Import, OpRow, op};
-use super::complex_number::Number;
+use super::call::{ImportRule, OpCall, OpImport, op};
+use super::complex_number::RealOrComplex;
 use super::types::{not_there, wrong};
-use super::value::Given;
+use super::value::ImportedValue;
 use crate::syntax::{Attribute, find};
 use std::f64::consts::PI;
 use systole_base::{Literal, Result};
@@ -22,9 +22,9 @@ const LONGEST: usize = 1 << 22;
 /// The same of factors that are convolutions.
 const LONGEST_CONVOLVED: usize = 1 << 18;
 
-pub(super) const OPERATIONS: &[OpRow] = &[op("stablehlo.fft").import(Import::Values(transformed))];
+pub(super) const OPERATIONS: &[OpImport] = &[op("stablehlo.fft").import(ImportRule::Values(transformed))];
 
-fn transformed(call: &Call) -> Result<Vec<Given>> {
+fn transformed(call: &OpCall) -> Result<Vec<ImportedValue>> {
     let (op, x, to) = (call.op, call.number(0)?, call.ty()?);
     let lengths = super::attribute::sizes(op, "fft_length")?;
     let kind = match find(&op.attributes, "fft_type") {
@@ -36,10 +36,11 @@ fn transformed(call: &Call) -> Result<Vec<Given>> {
     if x.ty().elements() == 0 || to.elements() == 0 || lengths.contains(&0) {
         let zeros = x.g().full(&to, 0.0);
         let complex = kind != "IRFFT";
-        let zeros = if complex { Number::complex(zeros.clone(), zeros) } else { Number::real(zeros) };
+        let zeros =
+            if complex { RealOrComplex::complex(zeros.clone(), zeros) } else { RealOrComplex::real(zeros) };
         return Ok(vec![zeros.into()]);
     }
-    let others = |x: Number, sign: f64| {
+    let others = |x: RealOrComplex, sign: f64| {
         lengths[..lengths.len() - 1].iter().enumerate().fold(x, |x, (i, _)| along(&x, first + i, sign))
     };
     let last = x.rank() - 1;
@@ -52,14 +53,14 @@ fn transformed(call: &Call) -> Result<Vec<Given>> {
         }
         _ => {
             let whole = hermitian(&others(x, 1.0), lengths[lengths.len() - 1]);
-            Number::real(scaled(&along(&whole, last, 1.0), &lengths).re)
+            RealOrComplex::real(scaled(&along(&whole, last, 1.0), &lengths).re)
         }
     };
     let complex = kind != "IRFFT";
     Ok(vec![if complex { written.widened() } else { written }.into()])
 }
 
-fn checked(x: &Number, lengths: &[usize], kind: &str) -> Result<()> {
+fn checked(x: &RealOrComplex, lengths: &[usize], kind: &str) -> Result<()> {
     let wants_complex = match kind {
         "FFT" | "IFFT" | "IRFFT" => true,
         "RFFT" => false,
@@ -100,24 +101,24 @@ fn unsplit(n: usize) -> usize {
     })
 }
 
-fn scaled(x: &Number, lengths: &[usize]) -> Number {
+fn scaled(x: &RealOrComplex, lengths: &[usize]) -> RealOrComplex {
     let all: f64 = lengths.iter().map(|n| *n as f64).product();
     x.scale(&x.re.scalar_like(1.0 / all))
 }
 
 /// `[…, n / 2 + 1] → […, n]`: the other half is the conjugate backwards.
-fn hermitian(x: &Number, n: usize) -> Number {
+fn hermitian(x: &RealOrComplex, n: usize) -> RealOrComplex {
     let last = x.rank() - 1;
     let tail = n.div_ceil(2);
     if tail <= 1 {
         return x.slice_dim(last, 0, n);
     }
     let rest = x.slice_dim(last, 1, tail).map(|t| t.reverse(&[last])).conj();
-    Number::concatenate(&[x, &rest], last).unwrap_or_else(|| x.clone())
+    RealOrComplex::concatenate(&[x, &rest], last).unwrap_or_else(|| x.clone())
 }
 
 /// The transform along one dimension.
-fn along(x: &Number, dim: usize, sign: f64) -> Number {
+fn along(x: &RealOrComplex, dim: usize, sign: f64) -> RealOrComplex {
     let n = x.rank();
     let mut order: Vec<usize> = (0..n).collect();
     order.swap(dim, n - 1);
@@ -125,7 +126,7 @@ fn along(x: &Number, dim: usize, sign: f64) -> Number {
 }
 
 /// The transform along the last dimension, not scaled: sums of `x[j] · e^(sign · 2πi · j · k / n)`.
-fn transform(x: &Number, sign: f64) -> Number {
+fn transform(x: &RealOrComplex, sign: f64) -> RealOrComplex {
     let n = x.shape().last().copied().unwrap_or(1);
     let factor = (2..=ONE_PRODUCT.min(n)).rev().find(|a| n.is_multiple_of(*a));
     match factor {
@@ -147,13 +148,13 @@ fn balanced(n: usize, largest: usize) -> usize {
 }
 
 /// `[…, n] → […, n]` by the matrix of the roots.
-fn product(x: &Number, n: usize, sign: f64) -> Number {
+fn product(x: &RealOrComplex, n: usize, sign: f64) -> RealOrComplex {
     product_along(x, x.rank() - 1, n, sign)
 }
 
 /// The transform along one dimension, which becomes the last one: one product of both parts beside each other with the
 /// matrix of the roots, `[[re, im], [−im, re]]`.
-fn product_along(x: &Number, dim: usize, n: usize, sign: f64) -> Number {
+fn product_along(x: &RealOrComplex, dim: usize, n: usize, sign: f64) -> RealOrComplex {
     let angle = |p: usize| sign * 2.0 * PI * (p % n) as f64 / n as f64;
     let row = |j: usize, turn: bool| {
         let all: Vec<(f64, f64)> = (0..n).map(|k| angle(j * k)).map(|a| (a.cos(), a.sin())).collect();
@@ -172,11 +173,11 @@ fn product_along(x: &Number, dim: usize, n: usize, sign: f64) -> Number {
     };
     let y = both.dot_general(&w, &[], &[], &[dim], &[0]);
     let last = y.rank() - 1;
-    Number::complex(y.slice_dim(last, 0, n), y.slice_dim(last, n, 2 * n))
+    RealOrComplex::complex(y.slice_dim(last, 0, n), y.slice_dim(last, n, 2 * n))
 }
 
 /// n = a · b: transforms of length a, factors, transforms of length b.
-fn split(x: &Number, a: usize, sign: f64) -> Number {
+fn split(x: &RealOrComplex, a: usize, sign: f64) -> RealOrComplex {
     let rank = x.rank();
     let n = x.shape()[rank - 1];
     let b = n / a;
@@ -194,7 +195,7 @@ fn split(x: &Number, a: usize, sign: f64) -> Number {
 }
 
 /// Bluestein: j · k = (j² + k² − (k − j)²) / 2, so that the sums are a convolution.
-fn convolved(x: &Number, n: usize, sign: f64) -> Number {
+fn convolved(x: &RealOrComplex, n: usize, sign: f64) -> RealOrComplex {
     let m = (2 * n - 1).next_power_of_two();
     // Squares modulo 2n: angles keep all their digits.
     let angle = |j: usize| sign * PI * ((j as u128 * j as u128) % (2 * n as u128)) as f64 / n as f64;
@@ -220,12 +221,12 @@ fn convolved(x: &Number, n: usize, sign: f64) -> Number {
 
 /// `e^(sign · 2πi · at(j, k) / n)` for each place of a matrix.
 fn roots(
-    like: &Number,
+    like: &RealOrComplex,
     shape: &[usize; 2],
     at: impl Fn(usize, usize) -> usize,
     n: usize,
     sign: f64,
-) -> Number {
+) -> RealOrComplex {
     let angle = |p: usize| sign * 2.0 * PI * p as f64 / n as f64;
     let places = (0..shape[0]).flat_map(|j| (0..shape[1]).map(move |k| (j, k)));
     let all: Vec<(f64, f64)> =
@@ -233,10 +234,10 @@ fn roots(
     constant(like, shape, &all)
 }
 
-fn constant(like: &Number, shape: &[usize], values: &[(f64, f64)]) -> Number {
+fn constant(like: &RealOrComplex, shape: &[usize], values: &[(f64, f64)]) -> RealOrComplex {
     let part =
         |of: fn(&(f64, f64)) -> f64| of_values(&like.re, shape, &values.iter().map(of).collect::<Vec<_>>());
-    Number::complex(part(|v| v.0), part(|v| v.1))
+    RealOrComplex::complex(part(|v| v.0), part(|v| v.1))
 }
 
 /// A constant of the type of `like`.

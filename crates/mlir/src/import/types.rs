@@ -1,8 +1,8 @@
 //! Types of arrays as the IR has them, and errors about modules.
 
-use crate::interface::Element;
+use crate::interface::SourceElement;
 use crate::narrow_types::Narrow;
-use crate::syntax::Type;
+use crate::syntax::MlirType;
 use systole_base::{DType, Error, ErrorKind, Result, TensorType};
 use systole_ir::Tensor;
 
@@ -17,20 +17,20 @@ pub(super) fn not_there(what: impl Into<String>) -> Error {
 }
 
 /// Whether all sizes of a type are known.
-pub(super) fn is_settled(ty: &Type) -> bool {
-    !matches!(ty, Type::Tensor(ranked) if ranked.dims.contains(&None))
+pub(super) fn is_settled(ty: &MlirType) -> bool {
+    !matches!(ty, MlirType::Tensor(ranked) if ranked.dims.contains(&None))
 }
 
 /// An error about a type with sizes that nothing tells.
-pub(super) fn unsettled(ty: &Type) -> Error {
+pub(super) fn unsettled(ty: &MlirType) -> Error {
     not_there(format!("{ty}: sizes that are known only when it runs"))
         .because("arrays have sizes that are known when the program is compiled")
         .hint("export the program with sizes instead of names for its dimensions")
 }
 
 /// Whether arrays hold an array of a type; sizes that the type leaves open fit all.
-pub(super) fn fits(said: &Type, parts: &[Tensor]) -> bool {
-    let (Type::Tensor(ranked), Ok(element)) = (said, element(said)) else { return false };
+pub(super) fn fits(said: &MlirType, parts: &[Tensor]) -> bool {
+    let (MlirType::Tensor(ranked), Ok(element)) = (said, element(said)) else { return false };
     let one = |(t, dtype): (&Tensor, DType)| {
         let sizes =
             || ranked.dims.iter().zip(t.shape().iter()).all(|(d, n)| d.is_none_or(|d| d == *n as u64));
@@ -41,8 +41,8 @@ pub(super) fn fits(said: &Type, parts: &[Tensor]) -> bool {
 }
 
 /// What the elements of an array are.
-pub(super) fn element(ty: &Type) -> Result<Element> {
-    let Type::Tensor(ranked) = ty else { return Err(wrong(format!("{ty} is no array"))) };
+pub(super) fn element(ty: &MlirType) -> Result<SourceElement> {
+    let MlirType::Tensor(ranked) = ty else { return Err(wrong(format!("{ty} is no array"))) };
     let name = match ranked.element.as_str() {
         "index" => "i64",
         name => name,
@@ -50,24 +50,28 @@ pub(super) fn element(ty: &Type) -> Result<Element> {
     let plain = |name: &str| DType::parse(name).filter(|d| d.name() == name);
     let part = name.strip_prefix("complex<").and_then(|rest| rest.strip_suffix('>')).map(str::trim);
     let found = match part {
-        Some(part) => plain(part).filter(|d| matches!(d, DType::F32 | DType::F64)).map(Element::Complex),
-        None => plain(name).map(Element::Plain).or_else(|| Narrow::parse(name).map(Element::Narrow)),
+        Some(part) => {
+            plain(part).filter(|d| matches!(d, DType::F32 | DType::F64)).map(SourceElement::Complex)
+        }
+        None => {
+            plain(name).map(SourceElement::Plain).or_else(|| Narrow::parse(name).map(SourceElement::Narrow))
+        }
     };
     found.ok_or_else(|| not_there(format!("{ty}: elements of type {} are not supported", ranked.element)))
 }
 
 /// Elements of less than eight bits or floats of eight, where they are some.
-pub(super) fn narrow(ty: &Type) -> Option<Narrow> {
+pub(super) fn narrow(ty: &MlirType) -> Option<Narrow> {
     match element(ty) {
-        Ok(Element::Narrow(narrow)) => Some(narrow),
+        Ok(SourceElement::Narrow(narrow)) => Some(narrow),
         _ => None,
     }
 }
 
 /// Types of the arrays that hold an array: two for complex numbers. Sizes that are left open are 1 (see [`is_settled`]).
-pub(super) fn held(ty: &Type) -> Result<Vec<TensorType>> {
+pub(super) fn held(ty: &MlirType) -> Result<Vec<TensorType>> {
     let element = element(ty)?;
-    let Type::Tensor(ranked) = ty else { return Err(wrong(format!("{ty} is no array"))) };
+    let MlirType::Tensor(ranked) = ty else { return Err(wrong(format!("{ty} is no array"))) };
     let dims: Vec<usize> = ranked.dims.iter().map(|d| d.map_or(1, |d| d as usize)).collect();
     let one = |dtype: DType| {
         let bytes = dims.iter().try_fold(dtype.size(), |n, d| n.checked_mul((*d).max(1)));
@@ -80,7 +84,7 @@ pub(super) fn held(ty: &Type) -> Result<Vec<TensorType>> {
 }
 
 /// A type of an array that one array holds.
-pub(super) fn tensor_type(ty: &Type) -> Result<TensorType> {
+pub(super) fn tensor_type(ty: &MlirType) -> Result<TensorType> {
     let mut parts = held(ty)?;
     match (parts.pop(), parts.pop()) {
         (Some(one), None) => Ok(one),

@@ -1,31 +1,33 @@
 //! Types and attributes in text.
 
-use super::Parser;
-use crate::syntax::{Attribute, Attributes, Dense, Elements, OPEN, Ranked, Type};
+use super::MlirParser;
+use crate::syntax::{
+    Attribute, DenseElements, ElementData, MlirType, NamedAttributes, OPEN, RankedTensorType,
+};
 use systole_base::{Error, ErrorKind, Result};
 use systole_ir::text::Token;
-use systole_ir::text::cursor::{Cursor, MAX_DEPTH, Reader};
+use systole_ir::text::cursor::{MAX_DEPTH, TextReader, TokenCursor};
 use systole_ir::text::parse_hex;
 
 /// Types.
-impl<'a> Parser<'a> {
+impl<'a> MlirParser<'a> {
     /// `(…) -> …`, or one type for all operands and results.
-    pub(super) fn function_type(&mut self) -> Result<(Vec<Type>, Vec<Type>)> {
+    pub(super) fn function_type(&mut self) -> Result<(Vec<MlirType>, Vec<MlirType>)> {
         let from = self.list('(', ')', Self::ty)?;
         self.expect_arrow()?;
         Ok((from, self.result_types()?))
     }
 
     /// `tensor<…>` or `(tensor<…>, …)`
-    pub(super) fn result_types(&mut self) -> Result<Vec<Type>> {
+    pub(super) fn result_types(&mut self) -> Result<Vec<MlirType>> {
         if self.is('(') { self.list('(', ')', Self::ty) } else { Ok(vec![self.ty()?]) }
     }
 
-    pub(super) fn ty(&mut self) -> Result<Type> {
+    pub(super) fn ty(&mut self) -> Result<MlirType> {
         self.deeper(Self::shallow_type)
     }
 
-    fn shallow_type(&mut self) -> Result<Type> {
+    fn shallow_type(&mut self) -> Result<MlirType> {
         let at = self.at;
         match self.token {
             Token::Word("tensor") => {
@@ -35,23 +37,23 @@ impl<'a> Parser<'a> {
             }
             Token::Word("tuple") => {
                 self.advance()?;
-                Ok(Type::Tuple(self.list('<', '>', Self::ty)?))
+                Ok(MlirType::Tuple(self.list('<', '>', Self::ty)?))
             }
             Token::Word(name @ ("complex" | "memref" | "vector")) => {
                 self.advance()?;
-                Ok(Type::Scalar(format!("{name}<{}>", self.angles()?)))
+                Ok(MlirType::Scalar(format!("{name}<{}>", self.angles()?)))
             }
             Token::Word(name) => {
                 self.advance()?;
-                Ok(Type::Scalar(name.into()))
+                Ok(MlirType::Scalar(name.into()))
             }
             Token::Mark('(') => {
                 let (from, to) = self.function_type()?;
-                Ok(Type::Function(from, to))
+                Ok(MlirType::Function(from, to))
             }
             Token::Bang("stablehlo.token" | "mhlo.token") => {
                 self.advance()?;
-                Ok(Type::Token)
+                Ok(MlirType::Token)
             }
             Token::Bang(name) => {
                 self.advance()?;
@@ -59,7 +61,7 @@ impl<'a> Parser<'a> {
                     return Ok(ty.clone());
                 }
                 let inner = if self.is('<') { format!("<{}>", self.angles()?) } else { String::new() };
-                Ok(Type::Other(format!("!{name}{inner}")))
+                Ok(MlirType::Other(format!("!{name}{inner}")))
             }
             _ => Err(self.unexpected("a type")),
         }
@@ -67,7 +69,7 @@ impl<'a> Parser<'a> {
 }
 
 /// `2x?x3xf32, #encoding` as a type.
-fn ranked(inner: &str) -> Result<Type, String> {
+fn ranked(inner: &str) -> Result<MlirType, String> {
     let (shape, encoding) = match inner.split_once(',') {
         // A comma within the element type is no encoding's: `complex<…>` and quantised types have brackets.
         Some((shape, rest)) if shape.matches('<').count() == shape.matches('>').count() => {
@@ -94,13 +96,13 @@ fn ranked(inner: &str) -> Result<Type, String> {
     if !starts_well || dims.len() > MAX_DEPTH {
         return Err("is no type of an array".into());
     }
-    Ok(Type::Tensor(Ranked { dims, element: element.into(), encoding }))
+    Ok(MlirType::Tensor(RankedTensorType { dims, element: element.into(), encoding }))
 }
 
 /// Attributes.
-impl<'a> Parser<'a> {
+impl<'a> MlirParser<'a> {
     /// `{name = value, flag, …}`
-    pub(super) fn dictionary(&mut self) -> Result<Attributes> {
+    pub(super) fn dictionary(&mut self) -> Result<NamedAttributes> {
         self.entries(|| Attribute::Unit, Self::attribute)
     }
 
@@ -164,7 +166,7 @@ impl<'a> Parser<'a> {
         let at = self.at;
         self.advance()?;
         let ty = if self.eat(':')? { Some(self.ty()?) } else { None };
-        let of_floats = matches!(&ty, Some(Type::Scalar(name)) if name.starts_with(['f', 'b']));
+        let of_floats = matches!(&ty, Some(MlirType::Scalar(name)) if name.starts_with(['f', 'b']));
         let is_hex = digits.starts_with("0x");
         if of_floats || (!is_hex && digits.contains(['.', 'e', 'E'])) {
             let name = ty.map_or("f64".into(), |ty| ty.to_string());
@@ -177,7 +179,7 @@ impl<'a> Parser<'a> {
         let value = value.ok_or_else(|| self.error_at(at, format!("`{digits}` is no number")))?;
         // What is in a dictionary is read by others, who may ask for the type.
         match ty {
-            Some(Type::Scalar(name)) if self.open > 0 && name != "i64" => {
+            Some(MlirType::Scalar(name)) if self.open > 0 && name != "i64" => {
                 Ok(Attribute::Other(name, value.to_string()))
             }
             _ => Ok(Attribute::Int(value)),
@@ -256,8 +258,8 @@ impl<'a> Parser<'a> {
         let at = self.at;
         let text = self.angles()?;
         let wrong = |e: Error| self.error_at(at, format!("`#sdy.sharding<{text}>`: {}", e.what()));
-        let mut inner = Parser::new(text).map_err(wrong)?;
-        let read = |p: &mut Parser<'_>| {
+        let mut inner = MlirParser::new(text).map_err(wrong)?;
+        let read = |p: &mut MlirParser<'_>| {
             let mesh = p.symbol()?;
             p.expect(',')?;
             let dims = p.list('[', ']', |p| {
@@ -283,7 +285,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `"data"`, `"data":(1)2`, `?`; priorities follow the braces.
-    fn axis(p: &mut Parser<'_>) -> Result<String> {
+    fn axis(p: &mut MlirParser<'_>) -> Result<String> {
         if p.eat('?')? {
             return Ok(OPEN.into());
         }
@@ -310,37 +312,37 @@ pub fn unreduced_along(sharding: Attribute, unreduced: Vec<Attribute>) -> Attrib
 }
 
 /// Arrays.
-impl Parser<'_> {
+impl MlirParser<'_> {
     /// `dense<…> : tensor<…>`
-    pub(super) fn dense(&mut self) -> Result<Dense> {
+    pub(super) fn dense(&mut self) -> Result<DenseElements> {
         let elements = self.elements()?;
         self.expect(':')?;
-        Ok(Dense { ty: self.ty()?, elements })
+        Ok(DenseElements { ty: self.ty()?, elements })
     }
 
     /// `dense<…>`
-    pub(super) fn elements(&mut self) -> Result<Elements> {
+    pub(super) fn elements(&mut self) -> Result<ElementData> {
         let at = self.at;
         self.advance()?;
         self.expect('<')?;
         let elements = match self.token.clone() {
-            Token::Mark('>') => Elements::None,
+            Token::Mark('>') => ElementData::None,
             Token::Str(s) => {
                 self.advance()?;
                 let bytes = parse_hex(&s);
-                Elements::Bytes(
+                ElementData::Bytes(
                     bytes.ok_or_else(|| self.error_at(at, "a string that is no \"0x\" and hex digits"))?,
                 )
             }
             Token::Mark('[') => {
                 let (mut dims, mut words) = (Vec::new(), Vec::new());
                 self.nested(0, &mut dims, &mut words, element)?;
-                Elements::List(dims, words)
+                ElementData::List(dims, words)
             }
             _ => {
                 let mut words = Vec::new();
                 element(&mut self.cursor, &mut words)?;
-                Elements::Splat(words)
+                ElementData::Splat(words)
             }
         };
         self.expect('>')?;
@@ -352,12 +354,12 @@ impl Parser<'_> {
         self.advance()?;
         let name = self.angles()?.trim().trim_matches('"').to_string();
         self.expect(':')?;
-        Ok(Attribute::Dense(Dense { ty: self.ty()?, elements: Elements::Resource(name) }))
+        Ok(Attribute::Dense(DenseElements { ty: self.ty()?, elements: ElementData::Resource(name) }))
     }
 }
 
 /// `1`, `true`, `0x7F`, `(1.0, 2.0)`
-fn element(c: &mut Cursor<'_>, words: &mut Vec<String>) -> Result<()> {
+fn element(c: &mut TokenCursor<'_>, words: &mut Vec<String>) -> Result<()> {
     match c.token {
         Token::Word(w @ ("true" | "false")) => words.push(w.into()),
         Token::Number(n) => words.push(n.into()),

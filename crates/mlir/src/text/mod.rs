@@ -7,30 +7,32 @@ mod operation;
 mod pretty;
 mod write;
 
-use crate::syntax::{Attribute, Attributes, Module, Place, Region, Type, Value};
+use crate::syntax::{
+    Attribute, FunctionValue, MlirModule, MlirRegion, MlirType, NamedAttributes, SourceSpan,
+};
 pub use attribute::unreduced_along;
 pub use operation::function_of;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use systole_base::Result;
 use systole_ir::text::Token;
-use systole_ir::text::cursor::{Cursor, Reader};
+use systole_ir::text::cursor::{TextReader, TokenCursor};
 pub use write::write;
 
 /// Reads a module, or functions without one around them.
 ///
 /// # Errors
 /// `Data`: what is wrong, at which line and column.
-pub fn parse(text: &str) -> Result<Module> {
-    Parser::new(text)?.module()
+pub fn parse(text: &str) -> Result<MlirModule> {
+    MlirParser::new(text)?.module()
 }
 
 /// Reads one type: `tensor<2xf32>`.
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_type(text: &str) -> Result<Type> {
-    let mut parser = Parser::new(text)?;
+pub fn parse_type(text: &str) -> Result<MlirType> {
+    let mut parser = MlirParser::new(text)?;
     let ty = parser.ty()?;
     parser.end_of(ty)
 }
@@ -40,60 +42,60 @@ pub fn parse_type(text: &str) -> Result<Type> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_attribute(text: &str) -> Result<Attribute> {
-    let mut parser = Parser::new(text)?;
+    let mut parser = MlirParser::new(text)?;
     let attribute = parser.attribute()?;
     parser.end_of(attribute)
 }
 
 /// What an op says behind its name.
 #[derive(Default)]
-struct Said {
-    operands: Vec<Value>,
-    attributes: Attributes,
-    regions: Vec<Region>,
-    results: Vec<Type>,
+struct ParsedOp {
+    operands: Vec<FunctionValue>,
+    attributes: NamedAttributes,
+    regions: Vec<MlirRegion>,
+    results: Vec<MlirType>,
 }
 
 /// What reads a text.
-struct Parser<'a> {
-    cursor: Cursor<'a>,
+struct MlirParser<'a> {
+    cursor: TokenCursor<'a>,
     /// Where the lines of the text begin.
     lines: Vec<usize>,
     /// `#name = …` and `!name = …`; locations are left out.
     aliases: HashMap<&'a str, Attribute>,
     /// Types of the values of the function that is being read.
-    values: Vec<Type>,
+    values: Vec<MlirType>,
     /// Names that are known here, innermost last.
-    scopes: Vec<HashMap<&'a str, Vec<Value>>>,
+    scopes: Vec<HashMap<&'a str, Vec<FunctionValue>>>,
     /// How many dictionaries are open that stand as values.
     open: usize,
 }
 
-impl<'a> Deref for Parser<'a> {
-    type Target = Cursor<'a>;
-    fn deref(&self) -> &Cursor<'a> {
+impl<'a> Deref for MlirParser<'a> {
+    type Target = TokenCursor<'a>;
+    fn deref(&self) -> &TokenCursor<'a> {
         &self.cursor
     }
 }
 
-impl DerefMut for Parser<'_> {
+impl DerefMut for MlirParser<'_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.cursor
     }
 }
 
-impl<'a> Reader<'a> for Parser<'a> {
-    fn cursor(&mut self) -> &mut Cursor<'a> {
+impl<'a> TextReader<'a> for MlirParser<'a> {
+    fn cursor(&mut self) -> &mut TokenCursor<'a> {
         &mut self.cursor
     }
 }
 
-impl<'a> Parser<'a> {
-    fn new(text: &'a str) -> Result<Parser<'a>> {
+impl<'a> MlirParser<'a> {
+    fn new(text: &'a str) -> Result<MlirParser<'a>> {
         let ends = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
         let lines = std::iter::once(0).chain(ends).collect();
         let (aliases, values, scopes) = (HashMap::new(), Vec::new(), Vec::new());
-        Ok(Parser { cursor: Cursor::new(text)?, lines, aliases, values, scopes, open: 0 })
+        Ok(MlirParser { cursor: TokenCursor::new(text)?, lines, aliases, values, scopes, open: 0 })
     }
 
     /// What was read, where nothing stands behind it.
@@ -105,10 +107,10 @@ impl<'a> Parser<'a> {
     }
 
     /// Where byte `at` is.
-    fn place_of(&self, at: usize) -> Place {
+    fn place_of(&self, at: usize) -> SourceSpan {
         let line = self.lines.partition_point(|&begin| begin <= at);
         let begin = self.lines.get(line.saturating_sub(1)).copied().unwrap_or(0);
-        Place { line, column: at - begin + 1 }
+        SourceSpan { line, column: at - begin + 1 }
     }
 
     fn int(&mut self) -> Result<i128> {
@@ -130,9 +132,9 @@ impl<'a> Parser<'a> {
     }
 
     /// A new value of a type, known by a name.
-    fn define(&mut self, name: &'a str, types: Vec<Type>) -> Result<Vec<Value>> {
+    fn define(&mut self, name: &'a str, types: Vec<MlirType>) -> Result<Vec<FunctionValue>> {
         let first = self.values.len();
-        let values: Vec<Value> = (first..first + types.len()).collect();
+        let values: Vec<FunctionValue> = (first..first + types.len()).collect();
         self.values.extend(types);
         let Some(scope) = self.scopes.last_mut() else {
             return Err(self.error("a value outside of a function"));
@@ -144,7 +146,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `%0` or `%0#1`
-    fn value(&mut self) -> Result<Value> {
+    fn value(&mut self) -> Result<FunctionValue> {
         let Token::Value(name) = self.token else { return Err(self.unexpected("a value")) };
         let at = self.at;
         self.advance()?;

@@ -1,19 +1,22 @@
 //! Modules, functions, regions and ops in text.
 
 use super::pretty;
-use super::{Parser, Said};
-use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Region, Type, Value, find};
+use super::{MlirParser, ParsedOp};
+use crate::syntax::{
+    Attribute, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType, NamedAttributes, Operation,
+    find,
+};
 use systole_base::Result;
 use systole_ir::text::Token;
-use systole_ir::text::cursor::Reader;
+use systole_ir::text::cursor::TextReader;
 
 /// Results of one op.
 const MOST_RESULTS: usize = 1 << 16;
 
 /// Modules and functions.
-impl<'a> Parser<'a> {
-    pub(super) fn module(&mut self) -> Result<Module> {
-        let mut module = Module::default();
+impl<'a> MlirParser<'a> {
+    pub(super) fn module(&mut self) -> Result<MlirModule> {
+        let mut module = MlirModule::default();
         self.top(&mut module, false)?;
         match self.token {
             Token::End if !module.functions.is_empty() => Ok(module),
@@ -23,7 +26,7 @@ impl<'a> Parser<'a> {
     }
 
     /// What may stand in a module or beside it.
-    fn top(&mut self, module: &mut Module, inside: bool) -> Result<()> {
+    fn top(&mut self, module: &mut MlirModule, inside: bool) -> Result<()> {
         loop {
             match self.token.clone() {
                 Token::Attr(_) | Token::Bang(_) if !inside => self.alias()?,
@@ -85,7 +88,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `sdy.mesh @mesh = <["x"=2, "y"=4]>`
-    fn mesh(&mut self, module: &mut Module) -> Result<()> {
+    fn mesh(&mut self, module: &mut MlirModule) -> Result<()> {
         self.advance()?;
         let name = self.symbol()?;
         self.expect('=')?;
@@ -112,7 +115,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `{-# dialect_resources: { builtin: { name: "0x…" } } #-}`
-    fn metadata(&mut self, module: &mut Module) -> Result<()> {
+    fn metadata(&mut self, module: &mut MlirModule) -> Result<()> {
         self.expect('{')?;
         self.expect('-')?;
         let Token::Attr("") = self.advance()? else { return Err(self.unexpected("`{-#`")) };
@@ -127,7 +130,7 @@ impl<'a> Parser<'a> {
         self.expect('}')
     }
 
-    fn resources(&mut self, module: &mut Module, depth: usize) -> Result<()> {
+    fn resources(&mut self, module: &mut MlirModule, depth: usize) -> Result<()> {
         let name = match self.advance()? {
             Token::Word(w) => w.to_string(),
             Token::Str(s) => s,
@@ -151,11 +154,11 @@ impl<'a> Parser<'a> {
         self.list('{', '}', |p| p.resources(module, depth + 1)).map(drop)
     }
 
-    fn function(&mut self) -> Result<Function> {
+    fn function(&mut self) -> Result<MlirFunction> {
         self.advance()?;
         let is_private = self.eat_word("private")?;
         let _ = self.eat_word("public")? || self.eat_word("nested")?;
-        let mut f = Function { name: self.symbol()?, is_private, ..Function::default() };
+        let mut f = MlirFunction { name: self.symbol()?, is_private, ..MlirFunction::default() };
         self.values.clear();
         self.scopes = vec![Default::default()];
         let arguments = self.list('(', ')', Self::parameter)?;
@@ -189,7 +192,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `%arg0: tensor<2xf32> {…} loc("x")`; a declaration has the type alone.
-    fn parameter(&mut self) -> Result<(Option<Value>, Attributes, String)> {
+    fn parameter(&mut self) -> Result<(Option<FunctionValue>, NamedAttributes, String)> {
         let Token::Value(name) = self.token else {
             let (_, attributes) = self.annotated_type()?;
             return Ok((None, attributes, String::new()));
@@ -201,14 +204,14 @@ impl<'a> Parser<'a> {
         Ok((value, attributes, self.location()?))
     }
 
-    fn annotated_type(&mut self) -> Result<(Type, Attributes)> {
+    fn annotated_type(&mut self) -> Result<(MlirType, NamedAttributes)> {
         let ty = self.ty()?;
         let attributes = if self.is('{') { self.dictionary()? } else { Vec::new() };
         Ok((ty, attributes))
     }
 
     /// `"func.func"() <{sym_name = "main", function_type = …}> ({…}) : () -> ()`
-    fn generic_function(&mut self) -> Result<Function> {
+    fn generic_function(&mut self) -> Result<MlirFunction> {
         self.advance()?;
         self.list('(', ')', Self::value)?;
         let mut attributes = Vec::new();
@@ -237,15 +240,19 @@ impl<'a> Parser<'a> {
 ///
 /// # Errors
 /// What is missing or is not as it must be.
-pub fn function_of(attributes: Attributes, body: Region, values: Vec<Type>) -> Result<Function, String> {
+pub fn function_of(
+    attributes: NamedAttributes,
+    body: MlirRegion,
+    values: Vec<MlirType>,
+) -> Result<MlirFunction, String> {
     let name = match find(&attributes, "sym_name") {
         Some(Attribute::String(name)) => name.clone(),
         _ => return Err("a function without a name".into()),
     };
-    let Some(Attribute::Type(Type::Function(from, to))) = find(&attributes, "function_type") else {
+    let Some(Attribute::Type(MlirType::Function(from, to))) = find(&attributes, "function_type") else {
         return Err(format!("the function @{name} has no type"));
     };
-    let lists = |key: &str, n: usize| -> Vec<Attributes> {
+    let lists = |key: &str, n: usize| -> Vec<NamedAttributes> {
         let given = match find(&attributes, key) {
             Some(Attribute::List(items)) => items.as_slice(),
             _ => &[],
@@ -263,7 +270,7 @@ pub fn function_of(attributes: Attributes, body: Region, values: Vec<Type>) -> R
     let results = to.iter().cloned().zip(results).collect();
     let (names, name) = (vec![String::new(); from.len()], name);
     let attributes = attributes.into_iter().filter(|(name, _)| !said.contains(&name.as_str())).collect();
-    Ok(Function { is_private, names, parameters, results, name, attributes, values, body })
+    Ok(MlirFunction { is_private, names, parameters, results, name, attributes, values, body })
 }
 
 /// A number of any type as other attributes of functions have it.
@@ -277,9 +284,9 @@ fn untyped((name, value): (String, Attribute)) -> (String, Attribute) {
 }
 
 /// Regions and ops.
-impl<'a> Parser<'a> {
+impl<'a> MlirParser<'a> {
     /// `{ ^bb0(%arg0: tensor<…>): … }`
-    pub(super) fn region(&mut self) -> Result<Region> {
+    pub(super) fn region(&mut self) -> Result<MlirRegion> {
         self.deeper(|p| {
             p.expect('{')?;
             p.scopes.push(Default::default());
@@ -290,15 +297,15 @@ impl<'a> Parser<'a> {
     }
 
     /// The rest of a region whose `{` has been read and whose names have a scope.
-    fn open_region(&mut self) -> Result<Region> {
+    fn open_region(&mut self) -> Result<MlirRegion> {
         let arguments = if matches!(self.token, Token::Block(_)) { self.block_head()? } else { Vec::new() };
         let operations = self.operations()?;
         self.expect('}')?;
-        Ok(Region { arguments, operations })
+        Ok(MlirRegion { arguments, operations })
     }
 
     /// A region whose arguments have been named before it: those of `while` and `reduce`.
-    pub(super) fn region_of(&mut self, arguments: Vec<(&'a str, Type)>) -> Result<Region> {
+    pub(super) fn region_of(&mut self, arguments: Vec<(&'a str, MlirType)>) -> Result<MlirRegion> {
         self.deeper(|p| {
             p.expect('{')?;
             p.scopes.push(Default::default());
@@ -308,12 +315,12 @@ impl<'a> Parser<'a> {
             }
             let region = p.open_region();
             p.scopes.pop();
-            region.map(|r| Region { arguments: values, ..r })
+            region.map(|r| MlirRegion { arguments: values, ..r })
         })
     }
 
     /// `^bb0(%arg0: tensor<…>, …):`
-    fn block_head(&mut self) -> Result<Vec<Value>> {
+    fn block_head(&mut self) -> Result<Vec<FunctionValue>> {
         self.advance()?;
         let parameters = if self.is('(') { self.list('(', ')', Self::parameter)? } else { Vec::new() };
         self.expect(':')?;
@@ -389,9 +396,9 @@ impl<'a> Parser<'a> {
     }
 
     /// `(…) <{…}> ({…}, {…}) {…} : (…) -> …`
-    pub(super) fn generic(&mut self) -> Result<Said> {
+    pub(super) fn generic(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
+        let mut said = ParsedOp { operands: self.list('(', ')', Self::value)?, ..ParsedOp::default() };
         if self.eat('<')? {
             said.attributes = self.dictionary()?;
             self.expect('>')?;
@@ -410,7 +417,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Whether operands have the types that are said of them.
-    pub(super) fn same_types(&self, operands: &[Value], types: &[Type], at: usize) -> Result<()> {
+    pub(super) fn same_types(&self, operands: &[FunctionValue], types: &[MlirType], at: usize) -> Result<()> {
         let have = operands.iter().map(|v| self.values.get(*v));
         if have.len() != types.len() {
             let what = format!("{} operands have {} types", operands.len(), types.len());

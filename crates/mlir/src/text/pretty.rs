@@ -1,11 +1,14 @@
 //! The pretty forms of ops: those that StableHLO, CHLO, func and Shardy print by themselves.
 
 use super::attribute::not_read;
-use super::{Parser, Said};
-use crate::syntax::{Attribute, Attributes, Dense, Elements, Operation, Ranked, Region, Type, Value};
+use super::{MlirParser, ParsedOp};
+use crate::syntax::{
+    Attribute, DenseElements, ElementData, FunctionValue, MlirRegion, MlirType, NamedAttributes, Operation,
+    RankedTensorType,
+};
 use systole_base::Result;
 use systole_ir::text::Token;
-use systole_ir::text::cursor::Reader;
+use systole_ir::text::cursor::TextReader;
 
 /// An op's name with its dialect.
 pub(super) fn full_name(name: &str) -> String {
@@ -58,9 +61,9 @@ fn mnemonic(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(_, rest)| rest)
 }
 
-impl<'a> Parser<'a> {
+impl<'a> MlirParser<'a> {
     /// What stands behind the name of an op in its own form. `named`: how many results are named.
-    pub(super) fn pretty(&mut self, name: &str, named: usize) -> Result<Said> {
+    pub(super) fn pretty(&mut self, name: &str, named: usize) -> Result<ParsedOp> {
         match name {
             "stablehlo.constant" => self.constant(),
             "stablehlo.compare" | "chlo.broadcast_compare" => self.compare(name),
@@ -84,9 +87,9 @@ impl<'a> Parser<'a> {
     }
 
     /// `%0, %1, word = value {…} : types`, with or without parentheses.
-    fn plain(&mut self, name: &str, named: usize) -> Result<Said> {
+    fn plain(&mut self, name: &str, named: usize) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said::default();
+        let mut said = ParsedOp::default();
         let mut expected = None;
         let closed = self.eat('(')?;
         while matches!(self.token, Token::Value(_) | Token::Word(_)) {
@@ -116,14 +119,15 @@ impl<'a> Parser<'a> {
             return Err(self.unexpected("`:`"));
         }
         if let (Some(elements), Some(v)) = (expected, said.operands.first()) {
-            let dense = Dense { ty: self.values.get(*v).cloned().unwrap_or(Type::Token), elements };
+            let dense =
+                DenseElements { ty: self.values.get(*v).cloned().unwrap_or(MlirType::Token), elements };
             said.attributes.push(("value".into(), Attribute::Dense(dense)));
         }
         Ok(said)
     }
 
     /// `dims = [0, 1]`, `type = FFT`, `format = …`
-    fn word_value(&mut self, name: &str) -> Result<Attributes> {
+    fn word_value(&mut self, name: &str) -> Result<NamedAttributes> {
         let word = self.word()?;
         self.expect('=')?;
         let op = mnemonic(name);
@@ -152,7 +156,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `{…} : types`, with which most forms end.
-    fn end(&mut self, name: &str, named: usize, mut said: Said, at: usize) -> Result<Said> {
+    fn end(&mut self, name: &str, named: usize, mut said: ParsedOp, at: usize) -> Result<ParsedOp> {
         if self.is('{') {
             said.attributes.extend(self.dictionary()?);
         }
@@ -162,7 +166,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The types of an op in its plain form.
-    fn plain_types(&mut self, name: &str, named: usize, said: &mut Said, at: usize) -> Result<()> {
+    fn plain_types(&mut self, name: &str, named: usize, said: &mut ParsedOp, at: usize) -> Result<()> {
         if self.is('(') {
             let (from, to) = self.function_type()?;
             self.same_types(&said.operands, &from, at)?;
@@ -202,11 +206,11 @@ impl<'a> Parser<'a> {
     }
 
     /// `{…} dense<…> : tensor<…>`, or the generic form behind its name.
-    fn constant(&mut self) -> Result<Said> {
+    fn constant(&mut self) -> Result<ParsedOp> {
         if self.is('(') {
             return self.generic();
         }
-        let mut said = Said::default();
+        let mut said = ParsedOp::default();
         if self.is('{') {
             said.attributes = self.dictionary()?;
         }
@@ -218,12 +222,12 @@ impl<'a> Parser<'a> {
     }
 
     /// `LT, %0, %1, FLOAT : (…) -> …`
-    fn compare(&mut self, name: &str) -> Result<Said> {
+    fn compare(&mut self, name: &str) -> Result<ParsedOp> {
         let at = self.at;
         if matches!(self.token, Token::Value(_)) {
             return self.plain(name, 1);
         }
-        let mut said = Said::default();
+        let mut said = ParsedOp::default();
         let keyword = |kind: &str, word: &str| Attribute::Keyword(kind.into(), word.into());
         let direction = self.word()?;
         said.attributes.push(("comparison_direction".into(), keyword("comparison_direction", direction)));
@@ -239,10 +243,10 @@ impl<'a> Parser<'a> {
     }
 
     /// `%0, %1, batching_dims = [0] x [0], contracting_dims = [2] x [1], precision = […] : (…) -> …`
-    fn dot_general(&mut self) -> Result<Said> {
+    fn dot_general(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said::default();
-        let mut dims: Attributes = Vec::new();
+        let mut said = ParsedOp::default();
+        let mut dims: NamedAttributes = Vec::new();
         loop {
             match self.token {
                 Token::Value(_) => said.operands.push(self.value()?),
@@ -267,9 +271,9 @@ impl<'a> Parser<'a> {
     }
 
     /// `(%0, %1) dim_numbers = […]x[…]->[…], window = {stride = […], …} {…} : (…) -> …`
-    fn convolution(&mut self) -> Result<Said> {
+    fn convolution(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
+        let mut said = ParsedOp { operands: self.list('(', ')', Self::value)?, ..ParsedOp::default() };
         while let Token::Word(word) = self.token {
             match word {
                 "dim_numbers" => {
@@ -294,9 +298,9 @@ impl<'a> Parser<'a> {
     }
 
     /// `%0 [0:3, 4:8:2] : (…) -> …`
-    fn slice(&mut self) -> Result<Said> {
+    fn slice(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said { operands: vec![self.value()?], ..Said::default() };
+        let mut said = ParsedOp { operands: vec![self.value()?], ..ParsedOp::default() };
         let ranges = self.list('[', ']', |p| {
             let from = p.int()?;
             p.expect(':')?;
@@ -312,9 +316,9 @@ impl<'a> Parser<'a> {
     }
 
     /// `%0[1] : (tuple<…>) -> …`
-    fn tuple_element(&mut self) -> Result<Said> {
+    fn tuple_element(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said { operands: vec![self.value()?], ..Said::default() };
+        let mut said = ParsedOp { operands: vec![self.value()?], ..ParsedOp::default() };
         self.expect('[')?;
         said.attributes.push(("index".into(), Attribute::Int(self.int()?)));
         self.expect(']')?;
@@ -322,9 +326,9 @@ impl<'a> Parser<'a> {
     }
 
     /// `%0, format = e8m10 : tensor<…>`
-    fn reduce_precision(&mut self) -> Result<Said> {
+    fn reduce_precision(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said { operands: vec![self.value()?], ..Said::default() };
+        let mut said = ParsedOp { operands: vec![self.value()?], ..ParsedOp::default() };
         self.expect(',')?;
         self.expect_word("format")?;
         self.expect('=')?;
@@ -339,7 +343,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `@name(%0, %1) {…} : (…) -> …`
-    fn call(&mut self, name: &str) -> Result<Said> {
+    fn call(&mut self, name: &str) -> Result<ParsedOp> {
         let at = self.at;
         let target = match self.advance()? {
             Token::Symbol(name) | Token::Str(name) => name,
@@ -347,7 +351,7 @@ impl<'a> Parser<'a> {
                 return Err(self.error_at(at, format!("expected what is called, found {}", other.show())));
             }
         };
-        let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
+        let mut said = ParsedOp { operands: self.list('(', ')', Self::value)?, ..ParsedOp::default() };
         let (key, target) = match name {
             "func.call" => ("callee", Attribute::Symbol(target)),
             _ => ("call_target_name", Attribute::String(target)),
@@ -364,7 +368,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `"name" %0, %1 {composite_attributes = {…}, decomposition = @f} : (…) -> …`
-    fn composite(&mut self) -> Result<Said> {
+    fn composite(&mut self) -> Result<ParsedOp> {
         let name = self.string()?;
         let mut said = self.plain("composite", 1)?;
         said.attributes.push(("name".into(), Attribute::String(name)));
@@ -372,9 +376,9 @@ impl<'a> Parser<'a> {
     }
 
     /// `%0 <@mesh, [{"x"}, {}]> : tensor<…>`
-    fn sharding_constraint(&mut self) -> Result<Said> {
+    fn sharding_constraint(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said { operands: vec![self.value()?], ..Said::default() };
+        let mut said = ParsedOp { operands: vec![self.value()?], ..ParsedOp::default() };
         said.attributes.push(("sharding".into(), self.sharding()?));
         self.expect(':')?;
         self.plain_types("sharding_constraint", 1, &mut said, at)?;
@@ -383,9 +387,9 @@ impl<'a> Parser<'a> {
 }
 
 /// Ops with regions.
-impl<'a> Parser<'a> {
+impl<'a> MlirParser<'a> {
     /// `(%0 init: %c), (%1 init: %d) applies stablehlo.add across dimensions = [0] : (…) -> …`, or a `reducer` behind it.
-    fn reduce(&mut self) -> Result<Said> {
+    fn reduce(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let (mut inputs, mut inits) = (Vec::new(), Vec::new());
         for pair in self.separated(|p| {
@@ -401,7 +405,8 @@ impl<'a> Parser<'a> {
             inits.push(pair.1);
         }
         let n = inputs.len();
-        let mut said = Said { operands: inputs.into_iter().chain(inits).collect(), ..Said::default() };
+        let mut said =
+            ParsedOp { operands: inputs.into_iter().chain(inits).collect(), ..ParsedOp::default() };
         let applied = if self.eat_word("applies")? { Some(self.word()?) } else { None };
         self.expect_word("across")?;
         self.expect_word("dimensions")?;
@@ -417,7 +422,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `(%0) inits(%1) dimension=0 attributes {…} {…} : (…) -> …`
-    fn scan(&mut self) -> Result<Said> {
+    fn scan(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let inputs = self.list('(', ')', Self::value)?;
         self.expect_word("inits")?;
@@ -425,7 +430,8 @@ impl<'a> Parser<'a> {
         self.expect_word("dimension")?;
         self.expect('=')?;
         let counts = [inputs.len(), inits.len()].map(|n| Attribute::Int(n as i128)).to_vec();
-        let mut said = Said { operands: inputs.into_iter().chain(inits).collect(), ..Said::default() };
+        let mut said =
+            ParsedOp { operands: inputs.into_iter().chain(inits).collect(), ..ParsedOp::default() };
         said.attributes.push(("dimension".into(), Attribute::Int(self.int()?)));
         said.attributes.push(("operandSegmentSizes".into(), Attribute::Array("i32".into(), counts)));
         if self.eat_word("attributes")? {
@@ -438,11 +444,11 @@ impl<'a> Parser<'a> {
     }
 
     /// The body of a `reduce` that applies one op to scalars.
-    fn applied(&mut self, name: &str, operands: &[Value], n: usize) -> Result<Region> {
+    fn applied(&mut self, name: &str, operands: &[FunctionValue], n: usize) -> Result<MlirRegion> {
         let init = operands.get(n).and_then(|v| self.values.get(*v)).cloned();
         let ty = init.filter(|_| n == 1).ok_or_else(|| self.error("one op applies to one array"))?;
         let element = match ty {
-            Type::Tensor(t) => Type::Tensor(Ranked { dims: Vec::new(), ..t }),
+            MlirType::Tensor(t) => MlirType::Tensor(RankedTensorType { dims: Vec::new(), ..t }),
             other => other,
         };
         let first = self.values.len();
@@ -461,11 +467,11 @@ impl<'a> Parser<'a> {
             place,
             ..Operation::default()
         };
-        Ok(Region { arguments: vec![first, first + 1], operations: vec![op, end] })
+        Ok(MlirRegion { arguments: vec![first, first + 1], operations: vec![op, end] })
     }
 
     /// `%a: tensor<f32> loc(…)`
-    fn argument(&mut self) -> Result<(&'a str, Type)> {
+    fn argument(&mut self) -> Result<(&'a str, MlirType)> {
         let Token::Value(name) = self.token else { return Err(self.unexpected("an argument")) };
         self.advance()?;
         self.expect(':')?;
@@ -475,7 +481,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `reducer(%a: tensor<f32>, %b: tensor<f32>) (%c: …, %d: …) {…}`: a pair for each array.
-    fn reducer(&mut self) -> Result<Region> {
+    fn reducer(&mut self) -> Result<MlirRegion> {
         self.expect_word("reducer")?;
         let (mut left, mut right) = (Vec::new(), Vec::new());
         while self.is('(') {
@@ -491,9 +497,9 @@ impl<'a> Parser<'a> {
     }
 
     /// `(%0) in_shardings=[<@mesh, …>] out_shardings=[…] manual_axes={"x"} (%1: …) {…} : (…) -> …`
-    fn manual_computation(&mut self) -> Result<Said> {
+    fn manual_computation(&mut self) -> Result<ParsedOp> {
         let at = self.at;
-        let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
+        let mut said = ParsedOp { operands: self.list('(', ')', Self::value)?, ..ParsedOp::default() };
         while let Token::Word(name) = self.token {
             self.advance()?;
             self.expect('=')?;
@@ -510,7 +516,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `(%i = %0, %x = %1) : types attributes {…} cond {…} do {…}`
-    fn while_loop(&mut self) -> Result<Said> {
+    fn while_loop(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let state = self.list('(', ')', |p| {
             let Token::Value(name) = p.token else { return Err(p.unexpected("a name")) };
@@ -518,7 +524,8 @@ impl<'a> Parser<'a> {
             p.expect('=')?;
             Ok((name, p.value()?))
         })?;
-        let mut said = Said { operands: state.iter().map(|(_, value)| *value).collect(), ..Said::default() };
+        let mut said =
+            ParsedOp { operands: state.iter().map(|(_, value)| *value).collect(), ..ParsedOp::default() };
         if self.eat(':')? {
             said.results = self.separated(Self::ty)?;
         }
@@ -526,7 +533,7 @@ impl<'a> Parser<'a> {
         if self.eat_word("attributes")? {
             said.attributes = self.dictionary()?;
         }
-        let names: Vec<(&'a str, Type)> =
+        let names: Vec<(&'a str, MlirType)> =
             state.iter().map(|(name, _)| *name).zip(said.results.iter().cloned()).collect();
         self.expect_word("cond")?;
         said.regions.push(self.region_of(names.clone())?);
@@ -537,7 +544,7 @@ impl<'a> Parser<'a> {
 }
 
 /// `[[1, 2], [3, 4]]` as an array of two dimensions.
-fn pairs(items: &[Attribute]) -> Option<Dense> {
+fn pairs(items: &[Attribute]) -> Option<DenseElements> {
     let mut words = Vec::new();
     for item in items {
         let Attribute::List(pair) = item else { return None };
@@ -546,8 +553,11 @@ fn pairs(items: &[Attribute]) -> Option<Dense> {
     }
     let dims = vec![Some(items.len() as u64), Some(2)];
     let elements =
-        if words.is_empty() { Elements::None } else { Elements::List(vec![items.len(), 2], words) };
-    Some(Dense { ty: Type::Tensor(Ranked { dims, element: "i64".into(), encoding: None }), elements })
+        if words.is_empty() { ElementData::None } else { ElementData::List(vec![items.len(), 2], words) };
+    Some(DenseElements {
+        ty: MlirType::Tensor(RankedTensorType { dims, element: "i64".into(), encoding: None }),
+        elements,
+    })
 }
 
 /// Attributes that the generic form writes as `array<i64: …>`.
@@ -581,7 +591,7 @@ pub(super) fn of_words(name: &str, value: Attribute) -> Attribute {
         }
     }
     let word = |item: &Attribute| match item {
-        Attribute::Type(Type::Scalar(word)) => Some(Attribute::Keyword("precision".into(), word.clone())),
+        Attribute::Type(MlirType::Scalar(word)) => Some(Attribute::Keyword("precision".into(), word.clone())),
         _ => None,
     };
     match value {

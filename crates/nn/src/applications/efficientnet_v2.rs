@@ -55,7 +55,7 @@ impl Default for EfficientNetV2 {
 
 /// The blocks of a stage.
 #[derive(Clone, Copy)]
-struct Stage {
+struct EfficientNetV2Stage {
     repeats: usize,
     input: usize,
     output: usize,
@@ -68,16 +68,28 @@ struct Stage {
 }
 
 /// Without a gate, fused.
-const fn fused(repeats: usize, input: usize, output: usize, expand: usize, strides: usize) -> Stage {
-    Stage { repeats, input, output, expand, has_gate: false, strides, is_fused: true }
+const fn fused(
+    repeats: usize,
+    input: usize,
+    output: usize,
+    expand: usize,
+    strides: usize,
+) -> EfficientNetV2Stage {
+    EfficientNetV2Stage { repeats, input, output, expand, has_gate: false, strides, is_fused: true }
 }
 
 /// With a gate.
-const fn gated(repeats: usize, input: usize, output: usize, expand: usize, strides: usize) -> Stage {
-    Stage { repeats, input, output, expand, has_gate: true, strides, is_fused: false }
+const fn gated(
+    repeats: usize,
+    input: usize,
+    output: usize,
+    expand: usize,
+    strides: usize,
+) -> EfficientNetV2Stage {
+    EfficientNetV2Stage { repeats, input, output, expand, has_gate: true, strides, is_fused: false }
 }
 
-const B: &[Stage] = &[
+const B: &[EfficientNetV2Stage] = &[
     fused(1, 32, 16, 1, 1),
     fused(2, 16, 32, 4, 2),
     fused(2, 32, 48, 4, 2),
@@ -86,7 +98,7 @@ const B: &[Stage] = &[
     gated(8, 112, 192, 6, 2),
 ];
 
-const S: &[Stage] = &[
+const S: &[EfficientNetV2Stage] = &[
     fused(2, 24, 24, 1, 1),
     fused(4, 24, 48, 4, 2),
     fused(4, 48, 64, 4, 2),
@@ -95,7 +107,7 @@ const S: &[Stage] = &[
     gated(15, 160, 256, 6, 2),
 ];
 
-const M: &[Stage] = &[
+const M: &[EfficientNetV2Stage] = &[
     fused(3, 24, 24, 1, 1),
     fused(5, 24, 48, 4, 2),
     fused(5, 48, 80, 4, 2),
@@ -105,7 +117,7 @@ const M: &[Stage] = &[
     gated(5, 304, 512, 6, 1),
 ];
 
-const L: &[Stage] = &[
+const L: &[EfficientNetV2Stage] = &[
     fused(4, 32, 32, 1, 1),
     fused(7, 32, 64, 4, 2),
     fused(7, 64, 96, 4, 2),
@@ -116,9 +128,9 @@ const L: &[Stage] = &[
 ];
 
 /// One block of a stage.
-struct Block {
+struct EfficientNetV2Block {
     name: String,
-    stage: Stage,
+    stage: EfficientNetV2Stage,
     input: usize,
     output: usize,
     strides: usize,
@@ -142,7 +154,7 @@ impl EfficientNetV2 {
         }
     }
 
-    fn stages(&self) -> Result<&'static [Stage]> {
+    fn stages(&self) -> Result<&'static [EfficientNetV2Stage]> {
         let name = "efficientnetv2";
         for (argument, value) in
             [("classes", self.classes), ("depth_divisor", self.depth_divisor), ("min_depth", self.min_depth)]
@@ -192,16 +204,16 @@ impl EfficientNetV2 {
     }
 
     /// The blocks of all stages, in order.
-    fn blocks(&self, stages: &'static [Stage]) -> Vec<Block> {
+    fn blocks(&self, stages: &'static [EfficientNetV2Stage]) -> Vec<EfficientNetV2Block> {
         let usual: usize = stages.iter().map(|s| s.repeats).sum();
-        let mut blocks: Vec<Block> = Vec::new();
+        let mut blocks: Vec<EfficientNetV2Block> = Vec::new();
         for (i, stage) in stages.iter().enumerate() {
             let repeats = (self.depth_coefficient * stage.repeats as f64).ceil() as usize;
             let (input, output) = (self.filters(stage.input), self.filters(stage.output));
             for k in 0..repeats {
                 // Keras counts on after z.
                 let letter = char::from_u32(u32::from('a') + k as u32).unwrap_or('z');
-                blocks.push(Block {
+                blocks.push(EfficientNetV2Block {
                     name: format!("block{}{letter}_", i + 1),
                     stage: *stage,
                     input: if k == 0 { input } else { output },
@@ -233,7 +245,7 @@ impl EfficientNetV2 {
     }
 }
 
-impl Block {
+impl EfficientNetV2Block {
     fn named(&self, part: &str) -> String {
         format!("{}{part}", self.name)
     }

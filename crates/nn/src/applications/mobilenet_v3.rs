@@ -36,9 +36,9 @@ with_defaults! {
 }
 
 /// A block: expansion, filters, whether its kernel is the large one, strides, whether it has a gate, whether it has hard swish.
-type Block = (f64, usize, bool, usize, bool, bool);
+type MobileNetV3Block = (f64, usize, bool, usize, bool, bool);
 
-const SMALL: [Block; 11] = [
+const SMALL: [MobileNetV3Block; 11] = [
     (1.0, 16, false, 2, true, false),
     (72.0 / 16.0, 24, false, 2, false, false),
     (88.0 / 24.0, 24, false, 1, false, false),
@@ -52,7 +52,7 @@ const SMALL: [Block; 11] = [
     (6.0, 96, true, 1, true, true),
 ];
 
-const LARGE: [Block; 15] = [
+const LARGE: [MobileNetV3Block; 15] = [
     (1.0, 16, false, 1, false, false),
     (4.0, 24, false, 2, false, false),
     (3.0, 24, false, 1, false, false),
@@ -83,7 +83,7 @@ impl MobileNetV3 {
     pub fn architecture(&self) -> Result<Architecture> {
         at_least_1("mobilenetv3", "classes", self.classes)?;
         check_alpha("mobilenetv3", self.alpha)?;
-        let (blocks, last): (&[Block], usize) = match self.size.as_str() {
+        let (blocks, last): (&[MobileNetV3Block], usize) = match self.size.as_str() {
             "small" => (&SMALL, 1024),
             "large" => (&LARGE, 1280),
             other => {
@@ -136,7 +136,7 @@ impl MobileNetV3 {
     }
 
     /// `x: T[B, H, W, channels] → T[B, H / strides, W / strides, filters]`.
-    fn block(&self, x: &Symbol, channels: usize, block: Block, id: usize) -> Symbol {
+    fn block(&self, x: &Symbol, channels: usize, block: MobileNetV3Block, id: usize) -> Symbol {
         let (expansion, usual, is_large, strides, has_gate, is_swish) = block;
         let name = if id == 0 { "expanded_conv".to_string() } else { format!("expanded_conv_{id}") };
         let named = |part: &str| format!("{name}_{part}");

@@ -23,7 +23,7 @@ pub struct FitCx<'a> {
     /// The batch of the epoch that was trained on last, from 0.
     pub batch: usize,
     /// How far this start went in the last epoch, and how fast.
-    pub pace: Pace,
+    pub pace: EpochPace,
     /// The last batch that was trained on, where a callback [`wants_last_batch`](Callback::wants_last_batch).
     pub last_batch: Option<&'a Batch>,
     /// Whether the run has a validation.
@@ -34,7 +34,7 @@ pub struct FitCx<'a> {
 
 /// Steps of an epoch and the time that they took, validation left out; of one in which a run went on, what came then.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pace {
+pub struct EpochPace {
     /// Batches.
     pub batches: u64,
     /// Samples in them.
@@ -83,11 +83,11 @@ pub(super) fn measured(model: &Model) -> Vec<String> {
 
 /// Files that cannot be written now and will be tried again: told when that begins, and when it has not ended with training.
 #[derive(Default)]
-pub(crate) struct Delay {
+pub(crate) struct WriteRetry {
     pub(crate) is_told: bool,
 }
 
-impl Delay {
+impl WriteRetry {
     /// `what` is `a checkpoint is`, followed by `not written yet`.
     pub(crate) fn tell(&mut self, written: Result<()>, what: &str, cx: &mut FitCx<'_>) {
         match written {

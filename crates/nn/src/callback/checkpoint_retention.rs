@@ -9,7 +9,7 @@ use systole_ir::{Error, ErrorKind, Result};
 
 /// The checkpoints of a run.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct RetainedCheckpoints {
     files: Vec<(PathBuf, Option<f64>)>,
     /// Files that were there when the run began.
     before: Vec<PathBuf>,
@@ -17,7 +17,7 @@ pub(super) struct Kept {
     others: Vec<PathBuf>,
 }
 
-impl Kept {
+impl RetainedCheckpoints {
     /// The name under which a model of this value is kept, if it is; another one may have to go for it. `k` is -1 for all. Where no
     /// value tells which is better, the newest is.
     pub fn take(
@@ -113,8 +113,8 @@ impl Kept {
         })
     }
 
-    /// What [`Kept::state`] gave; nothing of a state without it.
-    pub fn restored(state: &Value, folder: Option<&Path>) -> Result<Kept> {
+    /// What [`RetainedCheckpoints::state`] gave; nothing of a state without it.
+    pub fn restored(state: &Value, folder: Option<&Path>) -> Result<RetainedCheckpoints> {
         let wrong = || Error::new(ErrorKind::Data, "the checkpoints in a callback's state are not readable");
         let list = |name: &str| state[name].as_array().into_iter().flatten();
         let path = |value: &Value| {
@@ -128,7 +128,7 @@ impl Kept {
             };
             Ok((path(&entry[0])?, value))
         };
-        Ok(Kept {
+        Ok(RetainedCheckpoints {
             files: list("files").map(file).collect::<Result<_>>()?,
             before: list("before").map(path).collect::<Result<_>>()?,
             others: list("others").map(path).collect::<Result<_>>()?,
@@ -140,15 +140,16 @@ impl Kept {
 mod tests {
     use super::*;
 
-    fn names(kept: &Kept) -> Vec<String> {
+    fn names(kept: &RetainedCheckpoints) -> Vec<String> {
         kept.files.iter().map(|(p, _)| p.display().to_string()).collect()
     }
 
     #[test]
     fn the_best_stay_and_names_are_their_own() {
-        let mut kept = Kept::default();
-        let take =
-            |kept: &mut Kept, name: &str, value: f64| kept.take(2, name.into(), Some(value), false, true);
+        let mut kept = RetainedCheckpoints::default();
+        let take = |kept: &mut RetainedCheckpoints, name: &str, value: f64| {
+            kept.take(2, name.into(), Some(value), false, true)
+        };
         assert_eq!(take(&mut kept, "a.x", 0.5), Some("a.x".into()));
         assert_eq!(take(&mut kept, "a.x", 0.4), Some("a-v1.x".into()));
         assert_eq!(take(&mut kept, "b.x", f64::NAN), None);
@@ -158,22 +159,22 @@ mod tests {
         // Its name is free again, and is not removed after all.
         assert_eq!(take(&mut kept, "a.x", 0.1), Some("a.x".into()));
         assert_eq!(kept.others, [PathBuf::from("c.x")]);
-        let again = Kept::restored(&kept.state(None), None).unwrap();
+        let again = RetainedCheckpoints::restored(&kept.state(None), None).unwrap();
         assert_eq!((again.state(None), names(&again)), (kept.state(None), names(&kept)));
-        let moved = Kept::restored(&kept.state(None), Some(Path::new("there"))).unwrap();
+        let moved = RetainedCheckpoints::restored(&kept.state(None), Some(Path::new("there"))).unwrap();
         assert_eq!(moved.state(Some(Path::new("there"))), kept.state(None));
         assert_eq!(moved.others, [PathBuf::from("there/c.x")]);
     }
 
     #[test]
     fn all_none_and_the_newest() {
-        let mut all = Kept::default();
+        let mut all = RetainedCheckpoints::default();
         (0..3).for_each(|i| drop(all.take(-1, format!("{i}").into(), None, false, true)));
         assert_eq!(names(&all), ["0", "1", "2"]);
-        assert_eq!(Kept::default().take(0, "a".into(), Some(1.0), true, true), None);
-        let mut newest = Kept::default();
+        assert_eq!(RetainedCheckpoints::default().take(0, "a".into(), Some(1.0), true, true), None);
+        let mut newest = RetainedCheckpoints::default();
         (0..3).for_each(|i| drop(newest.take(1, format!("{i}").into(), None, false, true)));
         assert_eq!((names(&newest), newest.others.len()), (vec!["2".to_string()], 2));
-        assert!(Kept::restored(&json!({"files": [["a", "x"]]}), None).is_err());
+        assert!(RetainedCheckpoints::restored(&json!({"files": [["a", "x"]]}), None).is_err());
     }
 }

@@ -1,11 +1,11 @@
 //! The callback that writes a line for each epoch.
 
-use super::callback_trait::{Callback, CallbackState, Delay, FitCx};
-use super::config_callback::{Configured, Place};
+use super::callback_trait::{Callback, CallbackState, WriteRetry, FitCx};
+use super::config_callback::{ConfigCallback, CallbackRunInfo};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use systole_data::file_system::{Disk, FileSystem, append, cut};
+use systole_data::file_system::{OsFileSystem, FileSystem, append, cut};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Writes a line for each epoch to a CSV file.
@@ -31,7 +31,7 @@ use systole_ir::{Error, ErrorKind, Result};
 /// ```
 #[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, bound(serialize = "", deserialize = "F: FileSystem + Default"))]
-pub struct CSVLogger<F: FileSystem = Disk> {
+pub struct CSVLogger<F: FileSystem = OsFileSystem> {
     /// The file, in the run's folder. Required.
     pub filename: PathBuf,
     /// Whether to add to a file that exists.
@@ -53,7 +53,7 @@ pub struct CSVLogger<F: FileSystem = Disk> {
     #[serde(skip)]
     cut: Option<u64>,
     #[serde(skip)]
-    delay: Delay,
+    delay: WriteRetry,
 }
 
 impl<F: FileSystem + Default> Default for CSVLogger<F> {
@@ -65,7 +65,7 @@ impl<F: FileSystem + Default> Default for CSVLogger<F> {
 impl CSVLogger {
     /// Starts the file anew.
     pub fn new(path: impl AsRef<Path>) -> CSVLogger {
-        CSVLogger::with_files(Disk, path)
+        CSVLogger::with_files(OsFileSystem, path)
     }
 }
 
@@ -81,7 +81,7 @@ impl<F: FileSystem> CSVLogger<F> {
             last: String::new(),
             resumed_at: None,
             cut: None,
-            delay: Delay::default(),
+            delay: WriteRetry::default(),
         }
     }
 
@@ -136,12 +136,12 @@ impl<F: FileSystem> CSVLogger<F> {
     }
 }
 
-impl<F: FileSystem + Send> Configured for CSVLogger<F> {
+impl<F: FileSystem + Send> ConfigCallback for CSVLogger<F> {
     fn files(&self) -> Vec<(&'static str, &str)> {
         vec![("filename", self.filename.to_str().unwrap_or_default())]
     }
 
-    fn take_place(&mut self, place: &Place<'_>) {
+    fn take_place(&mut self, place: &CallbackRunInfo<'_>) {
         self.filename = place.file(&self.filename);
     }
 }

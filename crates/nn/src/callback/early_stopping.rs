@@ -2,7 +2,7 @@
 
 use crate::setters::{field_setters, with_defaults};
 use super::callback_trait::{Callback, CallbackState, FitCx};
-use super::config_callback::{Checked, Configured, Place, checked};
+use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
 use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
 use crate::model::{Model, counted};
 use serde::{Deserialize, Serialize};
@@ -64,12 +64,12 @@ with_defaults! {
         #[serde(skip)]
         wait: usize = 0,
         #[serde(skip)]
-        best_weights: Option<Weights> = None,
+        best_weights: Option<WeightSnapshot> = None,
     }
 }
 
 /// Those that are trained, and the others.
-type Weights = (Params<Buffer>, Params<Buffer>);
+type WeightSnapshot = (Params<Buffer>, Params<Buffer>);
 
 impl EarlyStopping {
     /// Watches `monitor` (Keras's default: `val_loss`) and waits `patience` epochs.
@@ -103,8 +103,8 @@ field_setters! {
     }
 }
 
-impl Configured for EarlyStopping {
-    fn check(&self) -> Checked {
+impl ConfigCallback for EarlyStopping {
+    fn check(&self) -> ArgumentCheck {
         let no_number = [
             ("min_delta", Some(self.min_delta)),
             ("baseline", self.baseline),
@@ -124,7 +124,7 @@ impl Configured for EarlyStopping {
         Some(&self.monitor)
     }
 
-    fn take_place(&mut self, place: &Place<'_>) {
+    fn take_place(&mut self, place: &CallbackRunInfo<'_>) {
         self.monitor = (place.logged)(&self.monitor);
     }
 }
@@ -252,7 +252,7 @@ impl Callback for EarlyStopping {
 }
 
 /// Weights that share no storage with the model's: the next step would otherwise have to copy its state.
-fn owned_weights(model: &Model) -> Result<Weights> {
+fn owned_weights(model: &Model) -> Result<WeightSnapshot> {
     let copy = |p: &Params<Buffer>| -> Result<Params<Buffer>> {
         p.iter()
             .map(|(n, b)| Ok((n.to_string(), model.whole(b)?.into())))

@@ -1,6 +1,6 @@
 //! Callbacks by their names, from tables of configurations.
 
-use super::config_callback::Configured;
+use super::config_callback::ConfigCallback;
 use super::{CALLBACK_NAMES, TABLE};
 use serde_json::{Map, Value};
 
@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 pub fn from_table(
     class: &str,
     arguments: Map<String, Value>,
-) -> Option<serde_json::Result<Box<dyn Configured>>> {
+) -> Option<serde_json::Result<Box<dyn ConfigCallback>>> {
     let class = class_of(class)?;
     let at = CALLBACK_NAMES.iter().position(|known| *known == class)?;
     Some((TABLE[at].read)(Value::Object(arguments)))

@@ -1,8 +1,8 @@
 //! The callback that gathers gradients of more or fewer steps from some epoch on.
 
 use super::callback_trait::{Callback, CallbackState, FitCx};
-use super::config_callback::{Checked, Configured, checked};
-use crate::model::gradient_accumulation::Phase;
+use super::config_callback::{ArgumentCheck, ConfigCallback, checked};
+use crate::model::gradient_accumulation::AccumulationPhase;
 use crate::model::{Model, counted};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -38,7 +38,7 @@ pub struct GradientAccumulationScheduler {
     #[serde(skip)]
     own: Option<usize>,
     #[serde(skip)]
-    phase: Option<Phase>,
+    phase: Option<AccumulationPhase>,
 }
 
 impl GradientAccumulationScheduler {
@@ -53,8 +53,8 @@ impl GradientAccumulationScheduler {
     }
 }
 
-impl Configured for GradientAccumulationScheduler {
-    fn check(&self) -> Checked {
+impl ConfigCallback for GradientAccumulationScheduler {
+    fn check(&self) -> ArgumentCheck {
         let wrong = |what: &str| {
             let e = Error::new(ErrorKind::Config, what);
             Err((
@@ -72,13 +72,13 @@ impl Configured for GradientAccumulationScheduler {
 
 impl Callback for GradientAccumulationScheduler {
     fn state(&self) -> Result<CallbackState> {
-        let values = json!({"own": self.own, "phase": self.phase.map(Phase::to_array)});
+        let values = json!({"own": self.own, "phase": self.phase.map(AccumulationPhase::to_array)});
         Ok(CallbackState { values, ..Default::default() })
     }
 
     fn restore(&mut self, state: &CallbackState) -> Result<()> {
         self.own = state.values["own"].as_u64().and_then(|n| usize::try_from(n).ok());
-        self.phase = Phase::from_json(&state.values["phase"]);
+        self.phase = AccumulationPhase::from_json(&state.values["phase"]);
         Ok(())
     }
 
@@ -118,7 +118,7 @@ impl Callback for GradientAccumulationScheduler {
 
     fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         match (self.own, self.phase.take()) {
-            (Some(own), Some(_)) => cx.model.accumulate_as(Phase::plain(own)),
+            (Some(own), Some(_)) => cx.model.accumulate_as(AccumulationPhase::plain(own)),
             _ => Ok(()),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::setters::field_setters;
 use super::callback_trait::{Callback, FitCx};
-use super::config_callback::Configured;
+use super::config_callback::ConfigCallback;
 use crate::model::history::Logs;
 use crate::optimizer::Optimizer;
 use serde::{Deserialize, Serialize};
@@ -68,7 +68,7 @@ field_setters! {
     }
 }
 
-impl Configured for LearningRateMonitor {}
+impl ConfigCallback for LearningRateMonitor {}
 
 impl Callback for LearningRateMonitor {
     fn wants_batch(&self, _step: u64) -> bool {

@@ -13,8 +13,8 @@ pub mod progress;
 mod save_last;
 pub(crate) mod trainer_limits;
 
-pub use callback_trait::{Callback, CallbackState, FitCx, Pace};
-pub use config_callback::{Checked, Configured, Place};
+pub use callback_trait::{Callback, CallbackState, EpochPace, FitCx};
+pub use config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback};
 pub use from_config::{class_of, defaults_of, from_table};
 pub use lambda_callback::LambdaCallback;
 pub use learning_rate_monitor::LoggingInterval;
@@ -22,19 +22,19 @@ pub use learning_rate_scheduler::LearningRateScheduler;
 pub use model_checkpoint::SaveFreq;
 pub use monitored_value::{Mode, grows};
 pub use save_last::SaveLast;
-pub use systole_data::format::tensorboard_events::HParam;
+pub use systole_data::format::tensorboard_events::HParamValue;
 pub use tensorboard::UpdateFreq;
 pub use timer::TimerInterval;
 
-pub(crate) use callback_trait::{Delay, duration};
-pub(crate) use monitored_value::Best;
+pub(crate) use callback_trait::{WriteRetry, duration};
+pub(crate) use monitored_value::BestValue;
 
 use serde_json::Value;
 
 /// What the table has of a callback.
 struct CallbackRow {
     /// With the arguments of a table.
-    read: fn(Value) -> serde_json::Result<Box<dyn Configured>>,
+    read: fn(Value) -> serde_json::Result<Box<dyn ConfigCallback>>,
     /// All arguments at their defaults.
     defaults: fn() -> serde_json::Result<Value>,
 }

@@ -2,11 +2,11 @@
 //! given in place of Keras's `filepath`.
 
 use crate::setters::field_setters;
-use super::callback_trait::{Callback, CallbackState, Delay, FitCx, duration, measured};
-use super::config_callback::{Checked, Configured, Place, checked};
-use super::checkpoint_retention::Kept;
+use super::callback_trait::{Callback, CallbackState, WriteRetry, FitCx, duration, measured};
+use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
+use super::checkpoint_retention::RetainedCheckpoints;
 use super::save_last::SaveLast;
-use super::path_template::Template;
+use super::path_template::PathTemplate;
 use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
 use crate::model::model_file::ModelFile;
 use crate::model::history::Logs;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use systole_data::file_system::{Disk, FileSystem, link_atomically, sweep};
+use systole_data::file_system::{OsFileSystem, FileSystem, link_atomically, sweep};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// The name beside the others.
@@ -34,7 +34,7 @@ pub enum SaveFreq {
 /// As configurations write it.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected \"epoch\" or a number of steps")]
-enum WrittenFreq {
+enum SerializedSaveFreq {
     Named(EpochWord),
     Steps(u64),
 }
@@ -48,8 +48,8 @@ enum EpochWord {
 impl Serialize for SaveFreq {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         match self {
-            SaveFreq::Epoch => WrittenFreq::Named(EpochWord::Epoch),
-            SaveFreq::Steps(n) => WrittenFreq::Steps(*n),
+            SaveFreq::Epoch => SerializedSaveFreq::Named(EpochWord::Epoch),
+            SaveFreq::Steps(n) => SerializedSaveFreq::Steps(*n),
         }
         .serialize(serializer)
     }
@@ -57,9 +57,9 @@ impl Serialize for SaveFreq {
 
 impl<'de> Deserialize<'de> for SaveFreq {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<SaveFreq, D::Error> {
-        Ok(match WrittenFreq::deserialize(deserializer)? {
-            WrittenFreq::Named(EpochWord::Epoch) => SaveFreq::Epoch,
-            WrittenFreq::Steps(n) => SaveFreq::Steps(n),
+        Ok(match SerializedSaveFreq::deserialize(deserializer)? {
+            SerializedSaveFreq::Named(EpochWord::Epoch) => SaveFreq::Epoch,
+            SerializedSaveFreq::Steps(n) => SaveFreq::Steps(n),
         })
     }
 }
@@ -96,7 +96,7 @@ impl<'de> Deserialize<'de> for SaveFreq {
 /// ```
 #[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, bound(serialize = "", deserialize = "F: FileSystem + Default"))]
-pub struct ModelCheckpoint<F: FileSystem = Disk> {
+pub struct ModelCheckpoint<F: FileSystem = OsFileSystem> {
     /// Keras's name of the file, in the run's folder; `{epoch:02}`, `{step}` and `{val_loss:.2}` are filled in. Default: none.
     pub filepath: Option<String>,
     /// Lightning's folder, in the run's folder. Default: `checkpoints`.
@@ -139,7 +139,7 @@ pub struct ModelCheckpoint<F: FileSystem = Disk> {
     #[serde(skip)]
     best: Option<f64>,
     #[serde(skip)]
-    kept: Kept,
+    kept: RetainedCheckpoints,
     /// Values of the last validation, for saves in the middle of an epoch.
     #[serde(skip)]
     validated: Logs,
@@ -156,13 +156,13 @@ pub struct ModelCheckpoint<F: FileSystem = Disk> {
     goes_on: bool,
     /// What could not be written yet.
     #[serde(skip)]
-    pending: Option<Pending>,
+    pending: Option<PendingCheckpoint>,
     #[serde(skip)]
-    delay: Delay,
+    delay: WriteRetry,
 }
 
 /// A model that is to be written.
-struct Pending {
+struct PendingCheckpoint {
     file: ModelFile,
     paths: Vec<PathBuf>,
     /// The name that is then to be a link, and to what.
@@ -178,7 +178,7 @@ impl<F: FileSystem + Default> Default for ModelCheckpoint<F> {
 impl ModelCheckpoint {
     /// Saves to `path` after every epoch: `"runs/{epoch:02}-{val_loss:.2}.safetensors"`.
     pub fn new(path: &str) -> ModelCheckpoint {
-        ModelCheckpoint::with_files(Disk, path)
+        ModelCheckpoint::with_files(OsFileSystem, path)
     }
 
     /// As Lightning's: into `dirpath`, under names made of `filename`, without `.safetensors`.
@@ -212,14 +212,14 @@ impl<F: FileSystem> ModelCheckpoint<F> {
             save_on_train_epoch_end: None,
             files,
             best: None,
-            kept: Kept::default(),
+            kept: RetainedCheckpoints::default(),
             validated: Logs::new(),
             seen: None,
             since: None,
             run_folder: None,
             goes_on: false,
             pending: None,
-            delay: Delay::default(),
+            delay: WriteRetry::default(),
         }
     }
 
@@ -285,8 +285,8 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         }
     }
 
-    fn template(&self) -> Result<Template> {
-        let template = Template::parse(&self.path())?;
+    fn template(&self) -> Result<PathTemplate> {
+        let template = PathTemplate::parse(&self.path())?;
         let named = self.auto_insert_metric_name.unwrap_or(self.is_lightnings());
         Ok(if named { template.with_names() } else { template })
     }
@@ -361,7 +361,7 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         }
         // All hosts put the arrays together; one writes them.
         let file = self.file(cx)?;
-        self.pending = cx.model.leads().then_some(Pending { file, paths, link });
+        self.pending = cx.model.leads().then_some(PendingCheckpoint { file, paths, link });
         Ok(())
     }
 
@@ -374,7 +374,7 @@ impl<F: FileSystem> ModelCheckpoint<F> {
     }
 
     /// Values of the training are there always, those of a validation now and then.
-    fn needs_met(&self, template: &Template, logs: &Logs) -> Result<()> {
+    fn needs_met(&self, template: &PathTemplate, logs: &Logs) -> Result<()> {
         let needed = template.values().filter(|v| !v.starts_with("val_"));
         match needed.into_iter().find(|v| logs.get(v).is_none()) {
             None => Ok(()),
@@ -388,7 +388,7 @@ impl<F: FileSystem> ModelCheckpoint<F> {
 
     /// Writes what is to be written, and removes what is not kept; what cannot be done stays.
     fn write(&mut self) -> Result<()> {
-        while let Some(Pending { file, paths, link }) = &mut self.pending {
+        while let Some(PendingCheckpoint { file, paths, link }) = &mut self.pending {
             match (paths.first(), &link) {
                 (Some(path), _) => {
                     file.save_to(&self.files, path)?;
@@ -441,8 +441,8 @@ field_setters! {
     }
 }
 
-impl<F: FileSystem + Send> Configured for ModelCheckpoint<F> {
-    fn check(&self) -> Checked {
+impl<F: FileSystem + Send> ConfigCallback for ModelCheckpoint<F> {
+    fn check(&self) -> ArgumentCheck {
         let wrong =
             |key, what: String, hint: &str| Err((key, Error::new(ErrorKind::Config, what).hint(hint)));
         if self.filepath.is_some() && (self.filename.is_some() || self.dirpath.is_some()) {
@@ -501,7 +501,7 @@ impl<F: FileSystem + Send> Configured for ModelCheckpoint<F> {
         }
     }
 
-    fn take_place(&mut self, place: &Place<'_>) {
+    fn take_place(&mut self, place: &CallbackRunInfo<'_>) {
         self.run_folder = Some(place.folder.into());
         self.monitor = self.monitor.as_deref().map(place.logged);
         match &mut self.filepath {
@@ -516,7 +516,7 @@ impl<F: FileSystem + Send> Configured for ModelCheckpoint<F> {
 
 impl<F: FileSystem> ModelCheckpoint<F> {
     /// Whether the arguments that say what is kept go together.
-    fn check_choice(&self) -> Checked {
+    fn check_choice(&self) -> ArgumentCheck {
         let wrong =
             |key, what: String, hint: &str| Err((key, Error::new(ErrorKind::Config, what).hint(hint)));
         if self.save_best_only && self.save_top_k.is_some() {
@@ -571,7 +571,7 @@ impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
         self.goes_on = true;
         self.best = state.float_of("best")?;
         // Earlier versions wrote the best value alone.
-        self.kept = Kept::restored(&state.values["kept"], self.run_folder.as_deref())?;
+        self.kept = RetainedCheckpoints::restored(&state.values["kept"], self.run_folder.as_deref())?;
         self.validated = CallbackState::logs_of(&state.values["validated"])?;
         self.seen = state.values["seen"].as_u64();
         let waited = &state.values["waited"];

@@ -74,14 +74,14 @@ pub(crate) fn is_better(value: f64, best: Option<f64>, upward: bool, min_delta: 
 
 /// The best of a watched value so far.
 #[derive(Clone, Debug)]
-pub(crate) struct Best {
+pub(crate) struct BestValue {
     monitor: String,
     pub(crate) best: Option<f64>,
 }
 
-impl Best {
-    pub(crate) fn new(monitor: &str, best: Option<f64>) -> Best {
-        Best { monitor: monitor.into(), best }
+impl BestValue {
+    pub(crate) fn new(monitor: &str, best: Option<f64>) -> BestValue {
+        BestValue { monitor: monitor.into(), best }
     }
 
     /// Whether this epoch's value is the best so far; `None` when it was not measured this epoch.

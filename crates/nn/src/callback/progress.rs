@@ -73,14 +73,14 @@ pub(crate) fn report(event: &Option<ProgressEvent<'_>>) {
 }
 
 /// The epoch that is being reported.
-pub(crate) struct Progress {
+pub(crate) struct EpochProgress {
     pub(crate) epoch: usize,
     pub(crate) epochs: usize,
     pub(crate) steps: Option<usize>,
     pub(crate) verbose: usize,
 }
 
-impl Progress {
+impl EpochProgress {
     fn shown(&self) -> bool {
         self.verbose > 0 && SHOW.get().is_some()
     }
@@ -93,12 +93,12 @@ impl Progress {
     }
 
     pub(crate) fn begin(&self, before: usize) -> Option<ProgressEvent<'static>> {
-        let Progress { epoch, epochs, steps, .. } = *self;
+        let EpochProgress { epoch, epochs, steps, .. } = *self;
         let event = ProgressEvent::EpochBegin { epoch, epochs, steps, before };
         self.shown().then_some(event)
     }
 
-    pub(crate) fn batch<'a>(&self, at: Elapsed, logs: &'a Logs) -> ProgressEvent<'a> {
+    pub(crate) fn batch<'a>(&self, at: EpochElapsed, logs: &'a Logs) -> ProgressEvent<'a> {
         let (data_wait, device_wait) = (at.share(at.waited), at.share(at.device_waited));
         ProgressEvent::Batch {
             step: at.step,
@@ -111,8 +111,8 @@ impl Progress {
     }
 
     /// `whole`: the epoch came to its end, so that its steps are known by now.
-    pub(crate) fn end<'a>(&self, at: Elapsed, logs: &'a Logs, whole: bool) -> Option<ProgressEvent<'a>> {
-        let Elapsed { step, elapsed, .. } = at;
+    pub(crate) fn end<'a>(&self, at: EpochElapsed, logs: &'a Logs, whole: bool) -> Option<ProgressEvent<'a>> {
+        let EpochElapsed { step, elapsed, .. } = at;
         let steps = self.steps.or(whole.then_some(step));
         let (data_wait, device_wait) = (at.share(at.waited), at.share(at.device_waited));
         self.shown().then_some(ProgressEvent::EpochEnd { step, steps, elapsed, data_wait, device_wait, logs })
@@ -122,14 +122,14 @@ impl Progress {
 /// How far an epoch is: steps that have ended, their time, and the time in it that they waited for data, and that the host
 /// waited for the device.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Elapsed {
+pub(crate) struct EpochElapsed {
     pub(crate) step: usize,
     pub(crate) elapsed: Duration,
     pub(crate) waited: Duration,
     pub(crate) device_waited: Duration,
 }
 
-impl Elapsed {
+impl EpochElapsed {
     fn share(&self, part: Duration) -> f64 {
         match self.elapsed.as_secs_f64() {
             0.0 => 0.0,

@@ -2,7 +2,7 @@
 
 use crate::setters::{field_setters, with_defaults};
 use super::callback_trait::{Callback, CallbackState, FitCx};
-use super::config_callback::{Checked, Configured, Place, checked};
+use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
 use super::learning_rate_scheduler::refuse_schedule;
 use super::monitored_value::{Mode, is_better, is_upward, watched};
 use serde::{Deserialize, Serialize};
@@ -68,8 +68,8 @@ field_setters! {
     }
 }
 
-impl Configured for ReduceLROnPlateau {
-    fn check(&self) -> Checked {
+impl ConfigCallback for ReduceLROnPlateau {
+    fn check(&self) -> ArgumentCheck {
         match self.factor >= 0.0 && self.factor < 1.0 {
             true => Ok(()),
             false => Err((
@@ -85,7 +85,7 @@ impl Configured for ReduceLROnPlateau {
         Some(&self.monitor)
     }
 
-    fn take_place(&mut self, place: &Place<'_>) {
+    fn take_place(&mut self, place: &CallbackRunInfo<'_>) {
         self.monitor = (place.logged)(&self.monitor);
     }
 }

@@ -23,7 +23,7 @@ impl From<bool> for SaveLast {
 /// As configurations write it.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected true, false or \"link\"")]
-enum Written {
+enum SerializedSaveLast {
     Whether(bool),
     Named(LinkWord),
 }
@@ -37,8 +37,8 @@ enum LinkWord {
 impl Serialize for SaveLast {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            SaveLast::Link => Written::Named(LinkWord::Link),
-            other => Written::Whether(*other == SaveLast::Yes),
+            SaveLast::Link => SerializedSaveLast::Named(LinkWord::Link),
+            other => SerializedSaveLast::Whether(*other == SaveLast::Yes),
         }
         .serialize(serializer)
     }
@@ -46,9 +46,9 @@ impl Serialize for SaveLast {
 
 impl<'de> Deserialize<'de> for SaveLast {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SaveLast, D::Error> {
-        Ok(match Written::deserialize(deserializer)? {
-            Written::Whether(yes) => yes.into(),
-            Written::Named(LinkWord::Link) => SaveLast::Link,
+        Ok(match SerializedSaveLast::deserialize(deserializer)? {
+            SerializedSaveLast::Whether(yes) => yes.into(),
+            SerializedSaveLast::Named(LinkWord::Link) => SaveLast::Link,
         })
     }
 }

@@ -2,17 +2,17 @@
 
 use crate::setters::{field_setters, with_defaults};
 use super::callback_trait::{Callback, CallbackState, FitCx};
-use super::config_callback::{Checked, Configured, Place, checked};
+use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
 use super::monitored_value::Mode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// An epoch and a batch of it, both from 0.
-type BatchPlace = (usize, usize);
+type BatchIndex = (usize, usize);
 
 with_defaults! {
     /// Ends training with an error where a batch's own loss jumps: where it is worse than the one before and differs from the mean of the
@@ -56,15 +56,15 @@ with_defaults! {
         /// The file of batches that are left out, in the run's folder.
         pub exclude_batches_path: PathBuf = "skip_batches.json".into(),
         #[serde(skip)]
-        seen: Seen = Seen::default(),
+        seen: LossHistory = LossHistory::default(),
         #[serde(skip)]
-        left_out: BTreeSet<BatchPlace> = BTreeSet::new(),
+        left_out: BTreeSet<BatchIndex> = BTreeSet::new(),
     }
 }
 
 /// What it knows of the batches before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Seen {
+struct LossHistory {
     /// Losses of the last batches, as bits: JSON has no infinity.
     losses: VecDeque<u64>,
     /// Batches of the run.
@@ -72,7 +72,7 @@ struct Seen {
     /// Sum of losses and number of samples in this epoch, as bits.
     totals: (u64, u64),
     /// The batch before.
-    last: Option<BatchPlace>,
+    last: Option<BatchIndex>,
 }
 
 impl SpikeDetection {
@@ -109,7 +109,7 @@ impl SpikeDetection {
         Ok((total - before.0) / (count - before.1))
     }
 
-    fn write(&mut self, at: BatchPlace, cx: &FitCx<'_>) -> Result<()> {
+    fn write(&mut self, at: BatchIndex, cx: &FitCx<'_>) -> Result<()> {
         self.left_out.extend(self.seen.last);
         self.left_out.insert(at);
         if !cx.model.leads() {
@@ -119,7 +119,7 @@ impl SpikeDetection {
             self.left_out.iter().map(|(epoch, batch)| json!({"epoch": epoch, "batch": batch})).collect();
         let text = format!("{:#}\n", Value::from(all));
         let path = &self.exclude_batches_path;
-        write_atomically(&Disk, path, &[text.as_bytes()])
+        write_atomically(&OsFileSystem, path, &[text.as_bytes()])
     }
 
     /// Batches that an earlier start found.
@@ -162,8 +162,8 @@ field_setters! {
     }
 }
 
-impl Configured for SpikeDetection {
-    fn check(&self) -> Checked {
+impl ConfigCallback for SpikeDetection {
+    fn check(&self) -> ArgumentCheck {
         let wrong = |key, what: &str, hint: &str| Err((key, Error::new(ErrorKind::Config, what).hint(hint)));
         if self.window == 0 {
             return wrong("window", "window is 0", "choose a number of batches from 1 on");
@@ -178,7 +178,7 @@ impl Configured for SpikeDetection {
         vec![("exclude_batches_path", self.exclude_batches_path.to_str().unwrap_or_default())]
     }
 
-    fn take_place(&mut self, place: &Place<'_>) {
+    fn take_place(&mut self, place: &CallbackRunInfo<'_>) {
         self.exclude_batches_path = place.file(&self.exclude_batches_path);
     }
 }

@@ -1,7 +1,7 @@
 //! The callback that has the model measured with the running means of its weights.
 
 use super::callback_trait::{Callback, FitCx};
-use super::config_callback::Configured;
+use super::config_callback::ConfigCallback;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
@@ -42,7 +42,7 @@ impl SwapEMAWeights {
     }
 }
 
-impl Configured for SwapEMAWeights {}
+impl ConfigCallback for SwapEMAWeights {}
 
 impl Callback for SwapEMAWeights {
     fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {

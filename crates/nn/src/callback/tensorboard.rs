@@ -4,16 +4,16 @@
 //! before, so that no step is there twice.
 
 use crate::setters::field_setters;
-use super::callback_trait::{Callback, CallbackState, Delay, FitCx};
-use super::config_callback::{Checked, Configured, Place, checked};
+use super::callback_trait::{Callback, CallbackState, WriteRetry, FitCx};
+use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
 use crate::model::architecture::{Architecture, InputSpec, LayerNode, NodeInput};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_data::file_system::{Disk, FileSystem, append, cut};
-use systole_data::format::tensorboard_events::{self, GraphNode, HParam, Value};
+use systole_data::file_system::{OsFileSystem, FileSystem, append, cut};
+use systole_data::format::tensorboard_events::{self, TensorBoardGraphNode, HParamValue, SummaryValue};
 use systole_data::format::png;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 
@@ -37,7 +37,7 @@ pub enum UpdateFreq {
 /// As configurations write it.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected \"epoch\", \"batch\" or a number of steps")]
-enum WrittenFreq {
+enum SerializedUpdateFreq {
     Named(NamedFreq),
     Steps(u64),
 }
@@ -52,9 +52,9 @@ enum NamedFreq {
 impl Serialize for UpdateFreq {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         match self {
-            UpdateFreq::Epoch => WrittenFreq::Named(NamedFreq::Epoch),
-            UpdateFreq::Batch => WrittenFreq::Named(NamedFreq::Batch),
-            UpdateFreq::Steps(n) => WrittenFreq::Steps(*n),
+            UpdateFreq::Epoch => SerializedUpdateFreq::Named(NamedFreq::Epoch),
+            UpdateFreq::Batch => SerializedUpdateFreq::Named(NamedFreq::Batch),
+            UpdateFreq::Steps(n) => SerializedUpdateFreq::Steps(*n),
         }
         .serialize(serializer)
     }
@@ -62,10 +62,10 @@ impl Serialize for UpdateFreq {
 
 impl<'de> Deserialize<'de> for UpdateFreq {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<UpdateFreq, D::Error> {
-        Ok(match WrittenFreq::deserialize(deserializer)? {
-            WrittenFreq::Named(NamedFreq::Epoch) => UpdateFreq::Epoch,
-            WrittenFreq::Named(NamedFreq::Batch) => UpdateFreq::Batch,
-            WrittenFreq::Steps(n) => UpdateFreq::Steps(n),
+        Ok(match SerializedUpdateFreq::deserialize(deserializer)? {
+            SerializedUpdateFreq::Named(NamedFreq::Epoch) => UpdateFreq::Epoch,
+            SerializedUpdateFreq::Named(NamedFreq::Batch) => UpdateFreq::Batch,
+            SerializedUpdateFreq::Steps(n) => UpdateFreq::Steps(n),
         })
     }
 }
@@ -96,7 +96,7 @@ impl<'de> Deserialize<'de> for UpdateFreq {
 /// ```
 #[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, bound(serialize = "", deserialize = "F: FileSystem + Default"))]
-pub struct TensorBoard<F: FileSystem = Disk> {
+pub struct TensorBoard<F: FileSystem = OsFileSystem> {
     /// The folder, in the run's folder.
     pub log_dir: PathBuf,
     /// After how many epochs each histograms of the weights are written; 0: never.
@@ -120,40 +120,40 @@ pub struct TensorBoard<F: FileSystem = Disk> {
     #[serde(skip)]
     texts: Vec<(String, String)>,
     #[serde(skip)]
-    hparams: Vec<(String, HParam)>,
+    hparams: Vec<(String, HParamValue)>,
     /// The name of the files that this process writes.
     #[serde(skip)]
     name: String,
     #[serde(skip)]
-    runs: [Run; 3],
+    runs: [EventFile; 3],
     /// What the backup says that the run goes on from.
     #[serde(skip)]
-    resumed: Option<Resumed>,
+    resumed: Option<ResumedEventFile>,
     #[serde(skip)]
-    delay: Delay,
+    delay: WriteRetry,
     /// Whether events were left out, as too many could not be written.
     #[serde(skip)]
     is_lossy: bool,
     /// When the epoch began, or went on, and the step then; and of the last step that was written.
     #[serde(skip)]
-    epoch_began: Began,
+    epoch_began: StepStart,
     #[serde(skip)]
-    batch_began: Began,
+    batch_began: StepStart,
 }
 
 /// When something began, and the step then.
 #[derive(Clone, Copy)]
-struct Began(Instant, u64);
+struct StepStart(Instant, u64);
 
-impl Default for Began {
-    fn default() -> Began {
-        Began(Instant::now(), 0)
+impl Default for StepStart {
+    fn default() -> StepStart {
+        StepStart(Instant::now(), 0)
     }
 }
 
 /// One of TensorBoard's runs: a folder with one file of this process.
 #[derive(Default)]
-struct Run {
+struct EventFile {
     /// Bytes of the file.
     bytes: u64,
     /// Records that are still to be written.
@@ -161,7 +161,7 @@ struct Run {
 }
 
 /// A file of the process before, and how much of it stays.
-struct Resumed {
+struct ResumedEventFile {
     name: String,
     bytes: Vec<u64>,
 }
@@ -180,7 +180,7 @@ impl<F: FileSystem + Default> Default for TensorBoard<F> {
 impl TensorBoard {
     /// Writes below `log_dir` (Keras's default: `logs`), which is made where it is missing.
     pub fn new(log_dir: impl AsRef<Path>) -> TensorBoard {
-        TensorBoard::with_files(Disk, log_dir)
+        TensorBoard::with_files(OsFileSystem, log_dir)
     }
 }
 
@@ -203,10 +203,10 @@ impl<F: FileSystem> TensorBoard<F> {
             name: String::new(),
             runs: Default::default(),
             resumed: None,
-            delay: Delay::default(),
+            delay: WriteRetry::default(),
             is_lossy: false,
-            epoch_began: Began::default(),
-            batch_began: Began::default(),
+            epoch_began: StepStart::default(),
+            batch_began: StepStart::default(),
         }
     }
 
@@ -223,7 +223,7 @@ impl<F: FileSystem> TensorBoard<F> {
     }
 
     /// Writes the value of a hyperparameter when the run begins. Default: none.
-    pub fn hparam(mut self, name: &str, value: HParam) -> Self {
+    pub fn hparam(mut self, name: &str, value: HParamValue) -> Self {
         self.hparams.push((name.into(), value));
         self
     }
@@ -246,7 +246,7 @@ impl<F: FileSystem> TensorBoard<F> {
     }
 
     fn put_scalar(&mut self, run: usize, step: u64, tag: &str, value: f64) {
-        self.put(run, |out| tensorboard_events::put_value(out, step, tag, &Value::Scalar(value)));
+        self.put(run, |out| tensorboard_events::put_value(out, step, tag, &SummaryValue::Scalar(value)));
     }
 
     fn called<'a>(&'a self, name: &'a str) -> &'a str {
@@ -286,7 +286,7 @@ impl<F: FileSystem> TensorBoard<F> {
     }
 
     /// Takes away what the processes before wrote behind the backup.
-    fn cut_off(&self, resumed: &Resumed) -> Result<()> {
+    fn cut_off(&self, resumed: &ResumedEventFile) -> Result<()> {
         for (folder, &length) in self.folders().iter().zip(&resumed.bytes) {
             for file in tensorboard_events::files_of(folder) {
                 let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -321,7 +321,7 @@ impl<F: FileSystem> TensorBoard<F> {
             self.put(TRAIN, |out| tensorboard_events::put_graph(out, step, &nodes));
         }
         for (tag, markdown) in self.texts.clone() {
-            self.put(ROOT, |out| tensorboard_events::put_value(out, step, &tag, &Value::Text(markdown)));
+            self.put(ROOT, |out| tensorboard_events::put_value(out, step, &tag, &SummaryValue::Text(markdown)));
         }
         if !self.hparams.is_empty() {
             let hparams = self.hparams.clone();
@@ -337,7 +337,7 @@ impl<F: FileSystem> TensorBoard<F> {
             if !cx.model.leads() {
                 continue;
             }
-            let buckets = Value::Histogram(tensorboard_events::histogram(&weight.to_f64s()));
+            let buckets = SummaryValue::Histogram(tensorboard_events::histogram(&weight.to_f64s()));
             self.put(TRAIN, |out| tensorboard_events::put_value(out, step, &format!("{name}/histogram"), &buckets));
             if self.write_images
                 && let Some(pictures) = pictures(&weight)?
@@ -352,7 +352,7 @@ impl<F: FileSystem> TensorBoard<F> {
         // None where a run went on behind the last step of an epoch.
         let Some(batch) = cx.last_batch.filter(|_| self.write_grads) else { return Ok(()) };
         for (name, gradient) in cx.model.gradients(batch)? {
-            let buckets = Value::Histogram(tensorboard_events::histogram(&gradient.to_f64s()));
+            let buckets = SummaryValue::Histogram(tensorboard_events::histogram(&gradient.to_f64s()));
             let tag = format!("{name}_grad/histogram");
             if cx.model.leads() {
                 self.put(TRAIN, |out| tensorboard_events::put_value(out, cx.epoch as u64, &tag, &buckets));
@@ -394,7 +394,7 @@ impl<F: FileSystem> TensorBoard<F> {
 
     /// Both clocks begin.
     fn start_clocks(&mut self, cx: &FitCx<'_>) {
-        self.epoch_began = Began(Instant::now(), cx.model.steps());
+        self.epoch_began = StepStart(Instant::now(), cx.model.steps());
         self.batch_began = self.epoch_began;
     }
 
@@ -428,12 +428,12 @@ field_setters! {
 }
 
 /// Steps per second since `(time, step)`.
-fn speed(Began(began, first): Began, step: u64) -> f64 {
+fn speed(StepStart(began, first): StepStart, step: u64) -> f64 {
     step.saturating_sub(first) as f64 / began.elapsed().as_secs_f64().max(1e-9)
 }
 
 /// The layers as nodes, the inputs as placeholders.
-fn graph(architecture: &Architecture) -> Vec<GraphNode> {
+fn graph(architecture: &Architecture) -> Vec<TensorBoardGraphNode> {
     let mut names: Vec<String> = Vec::new();
     // Layers that share their weights share their name.
     let mut unique = |name: &str| {
@@ -449,13 +449,13 @@ fn graph(architecture: &Architecture) -> Vec<GraphNode> {
         NodeInput::Input(i) => inputs.get(*i).cloned().unwrap_or_default(),
         NodeInput::Layer(i) => layers.get(*i).cloned().unwrap_or_default(),
     };
-    let placeholder = |(input, name): (&InputSpec, &String)| GraphNode {
+    let placeholder = |(input, name): (&InputSpec, &String)| TensorBoardGraphNode {
         name: name.clone(),
         op: "Placeholder".into(),
         inputs: Vec::new(),
         config: input.ty.as_ref().map_or(String::new(), ToString::to_string),
     };
-    let layer = |(node, name): (&LayerNode, &String)| GraphNode {
+    let layer = |(node, name): (&LayerNode, &String)| TensorBoardGraphNode {
         name: name.clone(),
         op: node.layer.class_name().into(),
         inputs: node.inputs.iter().map(source).collect(),
@@ -467,7 +467,7 @@ fn graph(architecture: &Architecture) -> Vec<GraphNode> {
 
 /// A weight as Keras shows it, sides of length one left out: `f32[N]` as a column, `f32[N, M]` lying, `f32[H, W, N]` as N pictures of
 /// which the first are taken; others have none. 0 is black, 1 white.
-fn pictures(weight: &Literal) -> Result<Option<Value>> {
+fn pictures(weight: &Literal) -> Result<Option<SummaryValue>> {
     let dims: Vec<usize> = weight.shape().dims().iter().copied().filter(|&d| d != 1).collect();
     // Height, width, pictures, and how far apart their elements are.
     let (sizes, strides) = match dims[..] {
@@ -489,11 +489,11 @@ fn pictures(weight: &Literal) -> Result<Option<Value>> {
         let pixels: Vec<u8> = (0..height * width).map(shade).collect();
         pngs.push(png::to_bytes(&Literal::from_slice([height, width], &pixels)?)?);
     }
-    Ok(Some(Value::Images { width, height, pngs }))
+    Ok(Some(SummaryValue::Images { width, height, pngs }))
 }
 
-impl<F: FileSystem + Send> Configured for TensorBoard<F> {
-    fn check(&self) -> Checked {
+impl<F: FileSystem + Send> ConfigCallback for TensorBoard<F> {
+    fn check(&self) -> ArgumentCheck {
         if self.write_grads && self.histogram_freq == 0 {
             let e = Error::new(ErrorKind::Config, "write_grads has no effect without histogram_freq");
             return Err((
@@ -516,7 +516,7 @@ impl<F: FileSystem + Send> Configured for TensorBoard<F> {
     }
 
     /// With the configuration as a text and its keys as hyperparameters.
-    fn take_place(&mut self, place: &Place<'_>) {
+    fn take_place(&mut self, place: &CallbackRunInfo<'_>) {
         self.log_dir = place.file(&self.log_dir);
         self.overwrite = true;
         self.names.extend(place.names.iter().cloned());
@@ -539,7 +539,7 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
     fn restore(&mut self, state: &CallbackState) -> Result<()> {
         let name = state.values["file"].as_str().unwrap_or_default().to_string();
         let bytes = state.values["bytes"].as_array().into_iter().flatten().filter_map(|n| n.as_u64());
-        let resumed = Resumed { name, bytes: bytes.collect() };
+        let resumed = ResumedEventFile { name, bytes: bytes.collect() };
         if !tensorboard_events::is_event_file(&resumed.name) || resumed.bytes.len() != FOLDERS.len() {
             let e = Error::new(ErrorKind::Data, "TensorBoard's state in the backup names no event files");
             return Err(e.hint("go on with the callbacks that the run was started with"));
@@ -608,7 +608,7 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
         }
         if self.write_steps_per_second {
             self.put_scalar(TRAIN, step, "batch_steps_per_second", speed(self.batch_began, step));
-            self.batch_began = Began(Instant::now(), step);
+            self.batch_began = StepStart(Instant::now(), step);
         }
         // A file that could not be written is tried again after epochs only.
         if !self.delay.is_told {

@@ -1,7 +1,7 @@
 //! The callback that ends training where the loss is not finite.
 
 use super::callback_trait::{Callback, FitCx};
-use super::config_callback::Configured;
+use super::config_callback::ConfigCallback;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
@@ -41,7 +41,7 @@ impl TerminateOnNaN {
     }
 }
 
-impl Configured for TerminateOnNaN {}
+impl ConfigCallback for TerminateOnNaN {}
 
 impl Callback for TerminateOnNaN {
     fn on_train_batch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {

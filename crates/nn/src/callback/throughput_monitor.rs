@@ -1,7 +1,7 @@
 //! The callback that writes down how fast training goes.
 
 use super::callback_trait::{Callback, FitCx};
-use super::config_callback::{Checked, Configured, Place, checked};
+use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
 use crate::model::history::Logs;
 use serde::{Deserialize, Serialize};
 use systole_ir::cost::cost;
@@ -65,8 +65,8 @@ impl ThroughputMonitor {
     }
 }
 
-impl Configured for ThroughputMonitor {
-    fn check(&self) -> Checked {
+impl ConfigCallback for ThroughputMonitor {
+    fn check(&self) -> ArgumentCheck {
         match self.available_flops {
             Some(flops) if !(flops > 0.0 && flops.is_finite()) => {
                 let e = Error::new(ErrorKind::Config, format!("available_flops is {flops}"));
@@ -79,7 +79,7 @@ impl Configured for ThroughputMonitor {
         }
     }
 
-    fn take_place(&mut self, place: &Place<'_>) {
+    fn take_place(&mut self, place: &CallbackRunInfo<'_>) {
         self.available_flops = self.available_flops.or_else(|| (place.peak_flops)());
     }
 }

@@ -1,7 +1,7 @@
 //! The callback that ends training by the clock.
 
 use super::callback_trait::{Callback, CallbackState, FitCx, duration};
-use super::config_callback::{Checked, Configured, checked};
+use super::config_callback::{ArgumentCheck, ConfigCallback, checked};
 use crate::callback::trainer_limits::time;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -84,8 +84,8 @@ impl Timer {
     }
 }
 
-impl Configured for Timer {
-    fn check(&self) -> Checked {
+impl ConfigCallback for Timer {
+    fn check(&self) -> ArgumentCheck {
         time(&self.duration).map(drop).map_err(|e| ("duration", e))
     }
 }

@@ -55,13 +55,13 @@ impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Limit, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "expected a number of batches such as 10 or a share such as 0.1")]
-        enum Written {
+        enum SerializedLimit {
             Batches(usize),
             Share(f64),
         }
-        let text = match Written::deserialize(deserializer)? {
-            Written::Batches(n) => return Ok(Limit::Batches(n)),
-            Written::Share(share) => format!("{share:?}"),
+        let text = match SerializedLimit::deserialize(deserializer)? {
+            SerializedLimit::Batches(n) => return Ok(Limit::Batches(n)),
+            SerializedLimit::Share(share) => format!("{share:?}"),
         };
         text.parse().map_err(|e: Error| serde::de::Error::custom(e.what()))
     }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use systole_data::Position;
-use systole_data::file_system::{Disk, FileSystem, sweep};
+use systole_data::PipelinePosition;
+use systole_data::file_system::{FileSystem, OsFileSystem, sweep};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 
 /// Keeps a run in a folder while it trains, and takes it up again from there; Keras's callback of that name, as an
@@ -71,7 +71,7 @@ impl BackupAndRestore {
     }
 
     /// The run in the folder, for a process that does not write there.
-    pub(crate) fn found(&self) -> Result<Option<FoundBackup>> {
+    pub(crate) fn found(&self) -> Result<Option<LoadedBackup>> {
         if self.restart { Ok(None) } else { latest(&self.dir) }
     }
 
@@ -81,7 +81,7 @@ impl BackupAndRestore {
     /// # Errors
     /// When backups are there and none is whole, or the model has layers of the user's own.
     pub fn model(&self) -> Result<Option<Model>> {
-        let model = |found: FoundBackup| {
+        let model = |found: LoadedBackup| {
             let path = found.path.display().to_string();
             Model::from_file(found.file, &CustomLayers::default()).at(|| path)
         };
@@ -92,7 +92,7 @@ impl BackupAndRestore {
     ///
     /// # Errors
     /// When backups are there and none is whole.
-    pub fn place(&self) -> Result<Option<RunPlace>> {
+    pub fn place(&self) -> Result<Option<RunPosition>> {
         Ok(latest(&self.dir)?.map(|found| found.run.place))
     }
 }
@@ -115,7 +115,7 @@ field_setters! {
 /// Where a run stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RunPlace {
+pub struct RunPosition {
     /// The epoch of the next step, from 0.
     pub epoch: usize,
     /// Steps that were taken in it.
@@ -138,13 +138,13 @@ pub struct RunPlace {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunState {
-    pub(crate) place: RunPlace,
+    pub(crate) place: RunPosition,
     initial_epoch: usize,
     /// Values as text: JSON has no NaN.
-    epochs: Vec<Texts>,
+    epochs: Vec<NamedTexts>,
     /// Validations in the middle of epochs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    validations: Vec<(usize, u64, Texts)>,
+    validations: Vec<(usize, u64, NamedTexts)>,
     callbacks: Vec<serde_json::Value>,
     /// Which of the callbacks are loggers. Earlier versions did not write it down.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -152,10 +152,10 @@ pub(crate) struct RunState {
 }
 
 /// Values by name, as text.
-type Texts = Vec<(String, String)>;
+type NamedTexts = Vec<(String, String)>;
 
 /// A backup that was read.
-pub(crate) struct FoundBackup {
+pub(crate) struct LoadedBackup {
     pub(crate) file: ModelFile,
     pub(crate) run: RunState,
     pub(crate) path: PathBuf,
@@ -168,7 +168,7 @@ const LOCK: &str = "lock";
 
 impl RunState {
     pub(crate) fn new(
-        place: RunPlace,
+        place: RunPosition,
         history: &History,
         callbacks: &[CallbackState],
         loggers: Vec<usize>,
@@ -191,7 +191,7 @@ impl RunState {
             stopped_because: self.place.stopped_because.clone(),
             ..History::default()
         };
-        let logs_of = |texts: &Texts| -> Result<Logs> {
+        let logs_of = |texts: &NamedTexts| -> Result<Logs> {
             let mut logs = Logs::new();
             for (name, text) in texts {
                 let value = text.parse().map_err(|_| unreadable(format!("{name} is `{text}`")))?;
@@ -215,12 +215,12 @@ impl RunState {
         Ok(file)
     }
 
-    pub(crate) fn position(&self) -> Result<Position> {
+    pub(crate) fn position(&self) -> Result<PipelinePosition> {
         self.place.data.parse()
     }
 }
 
-impl FoundBackup {
+impl LoadedBackup {
     /// The state that each callback had, and whether it was a logger.
     pub(crate) fn callbacks(&mut self) -> Vec<(CallbackState, bool)> {
         let tensors = |k: usize| {
@@ -268,7 +268,7 @@ fn backups(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 }
 
 /// The newest backup that is whole. What is wrong with newer ones is not told where an older one serves.
-fn latest(dir: &Path) -> Result<Option<FoundBackup>> {
+fn latest(dir: &Path) -> Result<Option<LoadedBackup>> {
     let all = match backups(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         all => all.map_err(|e| Error::io("cannot look for backups in", dir, e))?,
@@ -288,28 +288,28 @@ fn latest(dir: &Path) -> Result<Option<FoundBackup>> {
     }
 }
 
-fn read(path: &Path) -> Result<FoundBackup> {
+fn read(path: &Path) -> Result<LoadedBackup> {
     let file = ModelFile::load(path)?;
     let text = file.metadata.get(RUN).ok_or_else(|| unreadable("there is none"));
     let run = text.and_then(|t| serde_json::from_str(t).map_err(|e| unreadable(e.to_string())));
-    Ok(FoundBackup { run: run.at(|| path.display().to_string())?, file, path: path.into() })
+    Ok(LoadedBackup { run: run.at(|| path.display().to_string())?, file, path: path.into() })
 }
 
 /// The folder of a run that is going on, and the thread that writes into it.
-pub(crate) struct Backups {
+pub(crate) struct BackupWriter {
     options: BackupAndRestore,
     /// Held until the run ends: no other process trains into the folder.
     _lock: File,
-    write: Arc<Write>,
-    writer: Option<Writer>,
+    write: Arc<BackupFn>,
+    writer: Option<BackupThread>,
     last: Instant,
     at_step: u64,
 }
 
 /// Writes the backup of a step into the folder.
-type Write = dyn Fn(&BackupAndRestore, u64, &ModelFile) -> Result<()> + Send + Sync;
+type BackupFn = dyn Fn(&BackupAndRestore, u64, &ModelFile) -> Result<()> + Send + Sync;
 
-struct Writer {
+struct BackupThread {
     jobs: SyncSender<(u64, ModelFile)>,
     done: Receiver<Result<()>>,
     thread: JoinHandle<()>,
@@ -317,13 +317,16 @@ struct Writer {
     busy: bool,
 }
 
-impl Backups {
+impl BackupWriter {
     /// Takes a folder for this run, and removes what saves that were killed left in it.
-    pub(crate) fn open(options: BackupAndRestore) -> Result<Backups> {
-        Backups::open_with(options, Arc::new(|o, step, file| write(&Disk, &o.dir, o.keep, step, file)))
+    pub(crate) fn open(options: BackupAndRestore) -> Result<BackupWriter> {
+        BackupWriter::open_with(
+            options,
+            Arc::new(|o, step, file| write(&OsFileSystem, &o.dir, o.keep, step, file)),
+        )
     }
 
-    fn open_with(options: BackupAndRestore, write: Arc<Write>) -> Result<Backups> {
+    fn open_with(options: BackupAndRestore, write: Arc<BackupFn>) -> Result<BackupWriter> {
         let dir = &options.dir;
         let hint = "choose a folder that you may write to";
         fs::create_dir_all(dir).map_err(|e| Error::io("cannot make the folder", dir, e).hint(hint))?;
@@ -345,11 +348,11 @@ impl Backups {
                 fs::remove_file(&path).map_err(|e| Error::io("cannot remove", &path, e))?;
             }
         }
-        Ok(Backups { options, _lock: lock, write, writer: None, last: Instant::now(), at_step: 0 })
+        Ok(BackupWriter { options, _lock: lock, write, writer: None, last: Instant::now(), at_step: 0 })
     }
 
     /// The run in the folder.
-    pub(crate) fn latest(&self) -> Result<Option<FoundBackup>> {
+    pub(crate) fn latest(&self) -> Result<Option<LoadedBackup>> {
         latest(&self.options.dir)
     }
 
@@ -376,7 +379,7 @@ impl Backups {
         let (options, write) = (self.options.clone(), self.write.clone());
         let writer = match &mut self.writer {
             Some(writer) => writer,
-            none => none.insert(Writer::start(move |step, file| write(&options, step, file))?),
+            none => none.insert(BackupThread::start(move |step, file| write(&options, step, file))?),
         };
         let earlier = writer.settle(must);
         if writer.busy {
@@ -390,7 +393,7 @@ impl Backups {
     }
 }
 
-impl Drop for Backups {
+impl Drop for BackupWriter {
     /// Where training fails, its last backup is still written before another run may have the folder.
     fn drop(&mut self) {
         let Some(mut writer) = self.writer.take() else { return };
@@ -400,8 +403,8 @@ impl Drop for Backups {
     }
 }
 
-impl Writer {
-    fn start(write: impl Fn(u64, &ModelFile) -> Result<()> + Send + 'static) -> Result<Writer> {
+impl BackupThread {
+    fn start(write: impl Fn(u64, &ModelFile) -> Result<()> + Send + 'static) -> Result<BackupThread> {
         let (jobs, inbox) = sync_channel::<(u64, ModelFile)>(1);
         let (outbox, done) = sync_channel(1);
         let work = move || {
@@ -415,7 +418,7 @@ impl Writer {
         let thread = thread.map_err(|e| {
             Error::new(ErrorKind::Io, "cannot start the thread that writes backups").because(e.to_string())
         })?;
-        Ok(Writer { jobs, done, thread, busy: false })
+        Ok(BackupThread { jobs, done, thread, busy: false })
     }
 
     /// How the backup that was being written ended, if it did or if it is waited for.
@@ -460,13 +463,13 @@ mod tests {
         let written = Arc::new(Mutex::new(Vec::new()));
         let seen = written.clone();
         // A disk that takes as long as it is told to.
-        let slow: Arc<Write> = Arc::new(move |o, step, file| {
+        let slow: Arc<BackupFn> = Arc::new(move |o, step, file| {
             gate.lock().unwrap().recv().unwrap();
             seen.lock().unwrap().push(step);
-            write(&Disk, &o.dir, o.keep, step, file)
+            write(&OsFileSystem, &o.dir, o.keep, step, file)
         });
         let options = BackupAndRestore::new(&dir).every(None).every_steps(1);
-        let mut backups = Backups::open_with(options, slow).unwrap();
+        let mut backups = BackupWriter::open_with(options, slow).unwrap();
         let made = std::cell::Cell::new(0);
         let file = || {
             made.set(made.get() + 1);

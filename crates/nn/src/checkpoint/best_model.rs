@@ -3,13 +3,13 @@
 //! Nothing of it is in the backups: the file says which epoch it is and how good that was, and a run that goes on believes it
 //! where that epoch is over. What lies ahead of the place that a run goes on from is measured and written again.
 
-use crate::callback::{Best, Callback, Delay, FitCx};
+use crate::callback::{BestValue, Callback, FitCx, WriteRetry};
 use crate::model::Model;
 use crate::model::history::{BestEpoch, History};
 use crate::model::model_file::ModelFile;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use systole_data::file_system::Disk;
+use systole_data::file_system::OsFileSystem;
 use systole_ir::{Error, Result};
 
 /// The note of a model that says which epoch it is.
@@ -63,7 +63,7 @@ impl KeepBest {
     pub fn update(&self, model: &mut Model, history: &mut History) -> Result<()> {
         let Some(best) = history.best.clone() else { return Ok(()) };
         let (logs, epoch) = (history.last(), model.epochs().saturating_sub(1));
-        let mut keeper = Keeper::of(self.clone(), Some(best));
+        let mut keeper = BestModelWriter::of(self.clone(), Some(best));
         let notes = &mut history.notes;
         let mut cx = FitCx {
             model,
@@ -111,19 +111,19 @@ impl BestEpoch {
 }
 
 /// The file during a run.
-pub(crate) struct Keeper {
+pub(crate) struct BestModelWriter {
     options: KeepBest,
-    watch: Best,
+    watch: BestValue,
     /// What the file holds.
     pub(crate) kept: Option<BestEpoch>,
     /// What could not be written yet.
     pending: Option<(BestEpoch, ModelFile)>,
-    delay: Delay,
+    delay: WriteRetry,
 }
 
-impl Keeper {
+impl BestModelWriter {
     /// `over`: epochs that are over in the run that goes on; `None`: a new run, which has no use for the file of an earlier one.
-    pub(crate) fn open(options: KeepBest, model: &mut Model, over: Option<usize>) -> Result<Keeper> {
+    pub(crate) fn open(options: KeepBest, model: &mut Model, over: Option<usize>) -> Result<BestModelWriter> {
         model.notes.remove(NOTE);
         let there = BestEpoch::of_file(&options.path).filter(|best| best.monitor == options.monitor);
         let kept = match over {
@@ -136,18 +136,18 @@ impl Keeper {
                 Error::io("cannot remove the best model of an earlier run,", &options.path, e).hint(hint)
             })?;
         }
-        Ok(Keeper::of(options, kept))
+        Ok(BestModelWriter::of(options, kept))
     }
 
-    fn of(options: KeepBest, kept: Option<BestEpoch>) -> Keeper {
-        let watch = Best::new(&options.monitor, kept.as_ref().map(|best| best.value));
-        Keeper { options, watch, kept, pending: None, delay: Delay::default() }
+    fn of(options: KeepBest, kept: Option<BestEpoch>) -> BestModelWriter {
+        let watch = BestValue::new(&options.monitor, kept.as_ref().map(|best| best.value));
+        BestModelWriter { options, watch, kept, pending: None, delay: WriteRetry::default() }
     }
 
     /// Writes what is to be written; what cannot be stays.
     fn write(&mut self) -> Result<()> {
         if let Some((best, file)) = self.pending.take() {
-            if let Err(e) = file.save_to(&Disk, &self.options.path) {
+            if let Err(e) = file.save_to(&OsFileSystem, &self.options.path) {
                 self.pending = Some((best, file));
                 return Err(e);
             }
@@ -157,7 +157,7 @@ impl Keeper {
     }
 }
 
-impl Callback for Keeper {
+impl Callback for BestModelWriter {
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if self.watch.improved(cx.logs)? == Some(true) {
             let value = self.watch.best.unwrap_or(f64::NAN);

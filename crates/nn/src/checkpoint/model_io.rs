@@ -30,7 +30,7 @@ const OPTIMIZER: &str = "optimizer/";
 /// The part of a file's metadata beside the architecture.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Training {
+struct TrainingMetadata {
     step: u64,
     epoch: usize,
     seed: u64,
@@ -219,7 +219,7 @@ impl Model {
         for (name, value) in self.state.optimizer.iter().filter(|(name, _)| keeps(name)) {
             tensors.push((format!("{OPTIMIZER}{name}"), self.whole(value)?));
         }
-        let training = Training {
+        let training = TrainingMetadata {
             step: self.step,
             epoch: self.epoch,
             seed: self.seed,
@@ -279,7 +279,7 @@ impl Model {
     pub fn from_file(file: ModelFile, custom: &CustomObjects) -> Result<Model> {
         let (file, packed) = file.split_packed()?;
         let architecture: Value = parse(&file, "architecture")?;
-        let training: Training = parse(&file, "training")?;
+        let training: TrainingMetadata = parse(&file, "training")?;
         let architecture = Architecture::from_json(&architecture, custom)?;
         let precision = training.compile.as_ref().map_or(Precision::Float32, |c| c.precision);
         let mut weights: BTreeMap<String, Buffer> =
@@ -351,7 +351,7 @@ impl Model {
     /// When the backup is of another model, or of one that was compiled another way; names what differs.
     pub(crate) fn restore(&mut self, file: ModelFile) -> Result<()> {
         let architecture: Value = parse(&file, "architecture")?;
-        let training: Training = parse(&file, "training")?;
+        let training: TrainingMetadata = parse(&file, "training")?;
         if architecture != self.architecture.to_json() {
             return Err(of_another("layers"));
         }

@@ -8,29 +8,29 @@ use crate::model::Model;
 use crate::model::batch::Batch;
 use std::path::Path;
 use std::sync::Arc;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_data::format::npy;
 use systole_ir::{DType, Error, ErrorKind, Graph, Literal, Op, Result, Tensor, TensorType, ValueId};
 use systole_runtime::{Buffer, jit};
 
 /// The training step with counts, for batches of some types.
-pub(crate) struct Probe {
+pub(crate) struct AnomalyProbe {
     types: Vec<TensorType>,
     graph: Arc<Graph>,
     /// The values that are counted: all floats.
     values: Vec<ValueId>,
-    function: Counts,
+    function: NonFiniteCounter,
 }
 
 /// Takes the step's arguments in their order; gives how many numbers of each value are NaN, and how many are not finite.
-type Counts =
+type NonFiniteCounter =
     systole_runtime::Jit<Vec<Tensor>, Vec<Tensor>, Box<dyn Fn(Vec<Tensor>) -> Vec<Tensor> + Send + Sync>>;
 
 /// A value, and how many of its numbers are NaN, and not finite.
-type Born = (ValueId, [f64; 2]);
+type NonFiniteValue = (ValueId, [f64; 2]);
 
-impl Probe {
-    fn new(model: &Model, batch: &Batch) -> Result<Probe> {
+impl AnomalyProbe {
+    fn new(model: &Model, batch: &Batch) -> Result<AnomalyProbe> {
         let compiled = model.compiled()?;
         let metrics = compiled.train.metrics.zeros(&model.output_shapes());
         let (graph, _) = compiled.train.trace(&model.state, metrics, batch, model.controls(), false)?;
@@ -45,7 +45,7 @@ impl Probe {
             all.iter().flat_map(counted).collect()
         });
         let function = jit(traced).on(compiled.backend.clone()).named("detect anomaly").flush_denormals(true);
-        Ok(Probe { types: types(batch), graph, values, function })
+        Ok(AnomalyProbe { types: types(batch), graph, values, function })
     }
 
     /// The arguments of a step, as its graph takes them.
@@ -64,8 +64,8 @@ impl Probe {
 
     /// The value that is born not finite, and how many of its numbers are: none where the step was given such numbers. `None`: the
     /// step's results are finite.
-    fn look(&self, model: &Model, batch: &Batch) -> Result<Option<Option<Born>>> {
-        let counts = self.function.call(Probe::arguments(model, batch))?;
+    fn look(&self, model: &Model, batch: &Batch) -> Result<Option<Option<NonFiniteValue>>> {
+        let counts = self.function.call(AnomalyProbe::arguments(model, batch))?;
         let counts: Vec<f64> = counts.iter().map(Buffer::to_f64).collect::<Result<_>>()?;
         let count_of = |v: &ValueId| {
             let at = self.values.iter().position(|value| value == v);
@@ -115,10 +115,15 @@ fn counted(x: &Tensor) -> [Tensor; 2] {
 impl Model {
     /// An error where the step that is about to be taken on `batch` makes numbers that are not finite: the op, the layer and the pass
     /// in which the first are born. The batch is written to `file`, an `.npz`.
-    pub(crate) fn detect_anomaly(&self, probe: &mut Option<Probe>, batch: &Batch, file: &Path) -> Result<()> {
+    pub(crate) fn detect_anomaly(
+        &self,
+        probe: &mut Option<AnomalyProbe>,
+        batch: &Batch,
+        file: &Path,
+    ) -> Result<()> {
         let probe = match probe {
             Some(probe) if probe.types == types(batch) => probe,
-            other => other.insert(Probe::new(self, batch)?),
+            other => other.insert(AnomalyProbe::new(self, batch)?),
         };
         let Some(found) = probe.look(self, batch)? else { return Ok(()) };
         let born = found.map(|(value, [nan, all])| {
@@ -155,6 +160,6 @@ impl Model {
         };
         let arrays = inputs.chain(label).chain(weight).map(array).collect::<Result<Vec<_>>>()?;
         let parts = npy::npz_parts(&arrays)?;
-        write_atomically(&Disk, file, &parts.iter().map(|part| &part[..]).collect::<Vec<_>>())
+        write_atomically(&OsFileSystem, file, &parts.iter().map(|part| &part[..]).collect::<Vec<_>>())
     }
 }

@@ -8,20 +8,20 @@ use crate::layer::{Cx, Precision};
 use crate::model::architecture::{LayerNode, NodeInput};
 use crate::model::batch::Batch;
 use crate::model::compile::Compile;
-use crate::model::compiled_steps::{Traced, controls, union};
-use crate::model::output_losses::Goals;
+use crate::model::compiled_steps::{TracedStep, controls, union};
+use crate::model::output_losses::OutputLosses;
 use crate::model::train_step::BatchTree;
 use crate::model::{Model, counted};
 use systole_ir::{DType, Literal, Result, Tensor};
 use systole_runtime::{Buffer, Params, jit};
 
 /// Weights, the batch as a step takes it, step and seed.
-type In = (Params, Params, BatchTree, (Tensor, Tensor));
+type NumericsInputs = (Params, Params, BatchTree, (Tensor, Tensor));
 /// For each layer, then for the loss: how many numbers are not finite, and the greatest magnitude.
-type Out = Vec<Tensor>;
+type NumericsOutputs = Vec<Tensor>;
 
 /// What was first not finite, and what helps.
-struct Finding {
+struct NonFiniteCause {
     what: String,
     hint: String,
 }
@@ -37,24 +37,27 @@ impl Model {
     pub(crate) fn explain_loss(&self, batch: &Batch, exactly: bool) -> String {
         let at = if exactly { "at step" } else { "by step" };
         let found = self.first_not_finite(batch, exactly);
-        let Finding { what, hint } = found.unwrap_or_else(|e| Finding {
+        let NonFiniteCause { what, hint } = found.unwrap_or_else(|e| NonFiniteCause {
             what: format!("what made it so was not found: {e}"),
             hint: SLOWER.into(),
         });
         format!("the loss is not finite {at} {}: {what}; {hint}", self.step)
     }
 
-    fn first_not_finite(&self, batch: &Batch, exactly: bool) -> Result<Finding> {
+    fn first_not_finite(&self, batch: &Batch, exactly: bool) -> Result<NonFiniteCause> {
         if let Some(found) = self.in_batch(batch) {
             return Ok(found);
         }
         // Weights that are split over hosts are not at hand.
         if self.hosts().is_some() {
-            return Ok(Finding { what: "the data of this host are finite".into(), hint: SLOWER.into() });
+            return Ok(NonFiniteCause {
+                what: "the data of this host are finite".into(),
+                hint: SLOWER.into(),
+            });
         }
         match self.in_weights()? {
             Some(found) => Ok(found),
-            None if self.compiled()?.config.train_step.is_some() => Ok(Finding {
+            None if self.compiled()?.config.train_step.is_some() => Ok(NonFiniteCause {
                 what: "data and weights are finite, what the step made of them is not".into(),
                 hint: "log parts of the loss (cx.log), or try a smaller learning rate".into(),
             }),
@@ -71,7 +74,7 @@ impl Model {
         Ok(found.map(|found| found.what))
     }
 
-    fn in_batch(&self, batch: &Batch) -> Option<Finding> {
+    fn in_batch(&self, batch: &Batch) -> Option<NonFiniteCause> {
         let names = self.batch_fields().inputs;
         let inputs = names.iter().map(|n| format!("the input `{n}`")).zip(&batch.inputs);
         let label = batch.labels().map(|x| ("the label".to_string(), x));
@@ -89,7 +92,7 @@ impl Model {
             };
             let what =
                 format!("{name} has {value}{others}, first in sample {} of the batch", first / each.max(1));
-            Some(Finding {
+            Some(NonFiniteCause {
                 what,
                 hint: "mend or leave out such samples: no weight was changed by this step".into(),
             })
@@ -97,7 +100,7 @@ impl Model {
     }
 
     /// The last layer with such weights: the backward pass comes to it first.
-    fn in_weights(&self) -> Result<Option<Finding>> {
+    fn in_weights(&self) -> Result<Option<NonFiniteCause>> {
         let mut found: Vec<(&str, usize, usize)> = Vec::new();
         for (path, buffer) in self.weights() {
             if let Some((_, count)) = odd_numbers(&buffer.to_literal()?) {
@@ -124,10 +127,10 @@ impl Model {
             "weights of layer `{layer}` were not finite {since} ({count} of {of} numbers of {path}{others})"
         );
         let hint = if self.step < 2 { "start from other weights" } else { SLOWER };
-        Ok(Some(Finding { what, hint: hint.into() }))
+        Ok(Some(NonFiniteCause { what, hint: hint.into() }))
     }
 
-    fn in_forward_pass(&self, batch: &Batch, exactly: bool) -> Result<Finding> {
+    fn in_forward_pass(&self, batch: &Batch, exactly: bool) -> Result<NonFiniteCause> {
         let compiled = self.compiled()?;
         let function = forward(self, &compiled.config, &compiled.goals)
             .on(compiled.backend.clone())
@@ -157,20 +160,20 @@ impl Model {
                 }
                 _ => SLOWER.to_string(),
             };
-            return Ok(Finding { what, hint });
+            return Ok(NonFiniteCause { what, hint });
         }
         let names = compiled.goals.all.iter().filter_map(|goal| Some(goal.loss.as_ref()?.name()));
         let name = names.collect::<Vec<_>>().join(", ");
         Ok(match values.get(2 * nodes.len()) {
-            Some(count) if *count > 0.0 => Finding {
+            Some(count) if *count > 0.0 => NonFiniteCause {
                 what: format!("all layers' outputs are finite, only the loss itself ({name}) is not"),
                 hint: "check that labels are in the range that the loss takes, and the weights of samples".into(),
             },
-            _ if exactly => Finding {
+            _ if exactly => NonFiniteCause {
                 what: format!("computed again, all layers' outputs and the loss ({name}) are finite: it was at the edge"),
                 hint: SLOWER.into(),
             },
-            _ => Finding {
+            _ => NonFiniteCause {
                 what: "all layers' outputs are finite for this batch: an earlier one since losses were looked at was not"
                     .into(),
                 hint: "look for samples that are not finite, or try a smaller learning rate".into(),
@@ -207,11 +210,15 @@ fn odd_numbers(x: &Literal) -> Option<(usize, usize)> {
     Some((first, values.iter().filter(|v| !v.is_finite()).count()))
 }
 
-/// The forward pass of a training step, with what [`Out`] names as results.
-fn forward(model: &Model, config: &Compile, goals: &Goals) -> Traced<In, Out> {
+/// The forward pass of a training step, with what [`NumericsOutputs`] names as results.
+fn forward(
+    model: &Model,
+    config: &Compile,
+    goals: &OutputLosses,
+) -> TracedStep<NumericsInputs, NumericsOutputs> {
     let (architecture, goals) = (model.architecture.clone(), goals.clone());
     let precision = config.precision;
-    let traced: Box<dyn Fn(In) -> Out + Send + Sync> =
+    let traced: Box<dyn Fn(NumericsInputs) -> NumericsOutputs + Send + Sync> =
         Box::new(move |(trainable, frozen, (inputs, labels, weights), (step, seed))| {
             let cx = Cx::new(step.builder(), union(&trainable, &frozen), precision);
             let mut cx = cx.training_with(&seed, &step);

@@ -3,13 +3,13 @@
 use crate::layer::Cx;
 use crate::model::Model;
 use crate::model::batch::Batch;
-use crate::model::compiled_steps::{Traced, controls, union};
+use crate::model::compiled_steps::{TracedStep, controls, union};
 use crate::model::train_step::BatchTree;
 use systole_ir::{Error, ErrorKind, Literal, Result, Tensor, grad};
 use systole_runtime::{Params, jit};
 
 /// Weights, the batch as a step takes it, step and seed.
-type In = (Params, Params, BatchTree, (Tensor, Tensor));
+type GradientInputs = (Params, Params, BatchTree, (Tensor, Tensor));
 
 impl Model {
     /// The gradient of each weight that is trained, as the next step on `batch` would have them: before clipping and accumulation, of
@@ -31,7 +31,7 @@ impl Model {
         let goals = compiled.goals.clone();
         let architecture = self.architecture.clone();
         let precision = compiled.config.precision;
-        let traced: Box<dyn Fn(In) -> Params + Send + Sync> =
+        let traced: Box<dyn Fn(GradientInputs) -> Params + Send + Sync> =
             Box::new(move |(trainable, frozen, (inputs, labels, weights), (step, seed))| {
                 let cx = Cx::new(step.builder(), union(&trainable, &frozen), precision);
                 let mut cx = cx.training_with(&seed, &step);
@@ -40,7 +40,7 @@ impl Model {
                 let leaves: Vec<&Tensor> = trainable.values().collect();
                 trainable.names().map(str::to_string).zip(grad(&loss, &leaves)).collect()
             });
-        let function: Traced<In, Params> = jit(traced).flush_denormals(true).batch(2);
+        let function: TracedStep<GradientInputs, Params> = jit(traced).flush_denormals(true).batch(2);
         let function = function.on(compiled.backend.clone()).named("gradients");
         let (_, step, seed) =
             controls(compiled.config.optimizer.values_at(0), self.step, compiled.config.seed);

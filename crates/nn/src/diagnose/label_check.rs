@@ -1,12 +1,12 @@
 //! Labels and ids that a model has no place for. A look-up on a device reads the nearest row instead, so they are found on the
 //! host, before a step takes them.
 
-use crate::layer::lowering::Lowering;
+use crate::layer::lowering::LayerLowering;
 use crate::loss::Loss;
 use crate::model::Model;
 use crate::model::architecture::{LayerNode, NodeInput};
 use crate::model::batch::Batch;
-use crate::model::output_losses::Goal;
+use crate::model::output_losses::OutputLoss;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 
 impl Model {
@@ -48,7 +48,7 @@ impl Model {
         goals.iter().zip(batch.labels()).try_for_each(|(goal, label)| self.check_labels(goal, label))
     }
 
-    fn check_labels(&self, goal: &Goal, label: &Literal) -> Result<()> {
+    fn check_labels(&self, goal: &OutputLoss, label: &Literal) -> Result<()> {
         let (loss, output) = (goal.loss.as_ref(), self.outputs.get(goal.output));
         let classes = output.zip(loss).and_then(|(output, loss)| loss.classes(output));
         let (Some(Loss::SparseCategoricalCrossentropy { ignore_class, .. }), Some(classes)) =
@@ -84,7 +84,9 @@ impl Model {
 /// How many rows the table of a layer has; `None`: it has none.
 fn rows(node: &LayerNode) -> Option<usize> {
     match node.layer.layer().lowering() {
-        Ok(Lowering::Embedding { rows, .. } | Lowering::ReversibleEmbedding { rows, .. }) => Some(rows),
+        Ok(LayerLowering::Embedding { rows, .. } | LayerLowering::ReversibleEmbedding { rows, .. }) => {
+            Some(rows)
+        }
         _ => None,
     }
 }

@@ -3,14 +3,14 @@
 
 use crate::layer::adapter::Adapters;
 use crate::layer::capability::IncrementalDecoding;
-use crate::layer::decoding_state::Decoding;
-use crate::layer::lowering::Lowering;
+use crate::layer::decoding_state::DecodingState;
+use crate::layer::lowering::LayerLowering;
 use crate::layer::quantized_weight::packed_paths;
 use crate::layer::{Cx, Precision};
 use crate::layers::{BuiltIn, LAYER_NAMES, LayerSpec};
 use crate::model::Model;
 use crate::model::architecture::Architecture;
-use crate::model::compiled_steps::{Traced, union};
+use crate::model::compiled_steps::{TracedStep, union};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Result, ResultExt, Tensor, TensorType};
@@ -21,7 +21,7 @@ const PIECES: [usize; 4] = [512, 64, 8, 1];
 /// Places for which there is room at first. It doubles when they are full: attention computes with all that there is room for.
 const LEAST_ROOM: usize = 64;
 
-type DecodeIn = (Params, Params, Params, Tensor, Tensor);
+type DecodeInputs = (Params, Params, Params, Tensor, Tensor);
 
 /// What [`Model::decoder`] makes: tokens in, scores of the next token out.
 ///
@@ -38,7 +38,7 @@ type DecodeIn = (Params, Params, Params, Tensor, Tensor);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 pub struct Decoder {
-    step: Traced<DecodeIn, (Tensor, Params)>,
+    step: TracedStep<DecodeInputs, (Tensor, Params)>,
     trainable: Params<Buffer>,
     frozen: Params<Buffer>,
     /// What layers kept; empty before the first token.
@@ -198,7 +198,7 @@ fn with_packed(model: &Model) -> Result<(Arc<Architecture>, Params<Buffer>, Para
     for node in &mut architecture.nodes {
         // Of its table a token needs a row, which is cheaper to read than to unpack.
         if node.layer.adapters().is_some()
-            || matches!(node.layer.layer().lowering(), Ok(Lowering::PositionEmbedding))
+            || matches!(node.layer.layer().lowering(), Ok(LayerLowering::PositionEmbedding))
         {
             continue;
         }
@@ -234,12 +234,12 @@ fn step_of(
     backend: &Arc<dyn Backend>,
     precision: Precision,
     room: usize,
-) -> Traced<DecodeIn, (Tensor, Params)> {
+) -> TracedStep<DecodeInputs, (Tensor, Params)> {
     let of = architecture.clone();
-    let traced: Box<dyn Fn(DecodeIn) -> (Tensor, Params) + Send + Sync> =
+    let traced: Box<dyn Fn(DecodeInputs) -> (Tensor, Params) + Send + Sync> =
         Box::new(move |(trainable, frozen, kept, tokens, position)| {
             let builder = position.builder().clone();
-            let decoding = Decoding::new(&position, room, kept);
+            let decoding = DecodingState::new(&position, room, kept);
             let cx = Cx::new(&builder, union(&trainable, &frozen), precision).decoding_with(decoding);
             decode(&of, cx, &tokens)
         });
@@ -283,7 +283,7 @@ fn kept_types(
     let g = GraphBuilder::new("decode");
     let tokens = g.parameter(TensorType::new(DType::I32, [1, 1]), "tokens");
     let position = g.parameter(TensorType::scalar(DType::I32), "position");
-    let decoding = Decoding::new(&position, context, Params::new());
+    let decoding = DecodingState::new(&position, context, Params::new());
     let cx = Cx::collecting(&g, precision).decoding_with(decoding);
     let (scores, kept) = decode(architecture, cx, &tokens);
     let types = kept.iter().map(|(path, value)| (path.to_string(), value.ty().clone())).collect();

@@ -70,7 +70,7 @@ impl Sampling {
         }
         let kept = self.kept(scores, f64::from(scores.get(best).copied().unwrap_or_default()));
         let total: f64 = kept.iter().map(|(_, p)| p).sum();
-        let mut draws = rng::Stream::new(self.seed, rng::hash_name("generate"), index);
+        let mut draws = rng::RandomStream::new(self.seed, rng::hash_name("generate"), index);
         let mut rest = draws.uniform_f64() * total;
         for (id, p) in &kept {
             rest -= p;

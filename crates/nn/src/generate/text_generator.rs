@@ -22,7 +22,7 @@ use systole_ir::Result;
 /// assert!(tokens.iter().all(|token| *token < 50));
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
-pub struct Generation {
+pub struct TextGenerator {
     decoder: Decoder,
     sampling: Sampling,
     /// What the decoder was fed since it last started.
@@ -35,22 +35,30 @@ pub struct Generation {
     ruled_out: Vec<usize>,
 }
 
-impl Generation {
+impl TextGenerator {
     /// Reads the prompt, of which there must be at least one token.
     ///
     /// # Errors
     /// When a number of `sampling` makes no sense, the prompt is empty, or one of its tokens is beyond the vocabulary.
-    pub fn new(mut decoder: Decoder, prompt: &[u32], sampling: Sampling) -> Result<Generation> {
+    pub fn new(mut decoder: Decoder, prompt: &[u32], sampling: Sampling) -> Result<TextGenerator> {
         sampling.check()?;
         decoder.restart();
         let from = prompt.len().saturating_sub(decoder.context());
         let window = prompt.get(from..).unwrap_or_default().to_vec();
         let scores = decoder.feed(&window)?;
-        Ok(Generation { decoder, sampling, window, scores, waiting: None, drawn: 0, ruled_out: Vec::new() })
+        Ok(TextGenerator {
+            decoder,
+            sampling,
+            window,
+            scores,
+            waiting: None,
+            drawn: 0,
+            ruled_out: Vec::new(),
+        })
     }
 
     /// Never draws tokens that are not so: those that stand for no text.
-    pub fn only(mut self, is_so: impl Fn(u32) -> bool) -> Generation {
+    pub fn only(mut self, is_so: impl Fn(u32) -> bool) -> TextGenerator {
         self.ruled_out = (0..self.decoder.vocabulary_size()).filter(|id| !is_so(*id as u32)).collect();
         self
     }

@@ -1,6 +1,6 @@
 //! What a layer knows of its low-rank adapters: which weights have them, and how they are called.
 
-use crate::layer::quantized_weight::{Packing, packed_paths};
+use crate::layer::quantized_weight::{QuantizedWeightLayout, packed_paths};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind};
@@ -21,7 +21,7 @@ pub(crate) struct Adapters {
     pub(crate) others_train: bool,
     /// Weights of the layer, by their path in it, that are whole numbers in memory and stay as they are.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) packed: BTreeMap<String, Packing>,
+    pub(crate) packed: BTreeMap<String, QuantizedWeightLayout>,
 }
 
 impl Adapters {

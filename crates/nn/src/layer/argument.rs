@@ -179,42 +179,42 @@ impl From<Pair> for Sizes<2> {
 }
 
 #[allow(deprecated, reason = "the name of the version before")]
-impl From<Pair> for Each {
-    fn from(Pair(height, width): Pair) -> Each {
+impl From<Pair> for SizeArgument {
+    fn from(Pair(height, width): Pair) -> SizeArgument {
         (height, width).into()
     }
 }
 
 /// What setters of sizes take, for layers of one, two or three dimensions of places: `2`, `(2, 1)`, `(2, 1, 1)`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Each(Value);
+pub struct SizeArgument(Value);
 
-impl From<usize> for Each {
-    fn from(all: usize) -> Each {
-        Each(all.into())
+impl From<usize> for SizeArgument {
+    fn from(all: usize) -> SizeArgument {
+        SizeArgument(all.into())
     }
 }
 
-impl From<(usize, usize)> for Each {
-    fn from((height, width): (usize, usize)) -> Each {
-        Each(vec![height, width].into())
+impl From<(usize, usize)> for SizeArgument {
+    fn from((height, width): (usize, usize)) -> SizeArgument {
+        SizeArgument(vec![height, width].into())
     }
 }
 
-impl From<(usize, usize, usize)> for Each {
-    fn from((depth, height, width): (usize, usize, usize)) -> Each {
-        Each(vec![depth, height, width].into())
+impl From<(usize, usize, usize)> for SizeArgument {
+    fn from((depth, height, width): (usize, usize, usize)) -> SizeArgument {
+        SizeArgument(vec![depth, height, width].into())
     }
 }
 
-impl<const N: usize> From<[usize; N]> for Each {
-    fn from(sizes: [usize; N]) -> Each {
-        Each(sizes.to_vec().into())
+impl<const N: usize> From<[usize; N]> for SizeArgument {
+    fn from(sizes: [usize; N]) -> SizeArgument {
+        SizeArgument(sizes.to_vec().into())
     }
 }
 
-impl From<Each> for Value {
-    fn from(each: Each) -> Value {
+impl From<SizeArgument> for Value {
+    fn from(each: SizeArgument) -> Value {
         each.0
     }
 }

@@ -1,7 +1,7 @@
 //! What layers can do besides computing: types that methods of [`Layer`](crate::Layer) return, and what follows from a layer's operators.
 
 use crate::layer::activation::Activation;
-use crate::layer::lowering::{ConvolutionKind, Lowering};
+use crate::layer::lowering::{ConvolutionKind, LayerLowering};
 use crate::layer::masks::MaskPropagation;
 use systole_ir::{Error, ErrorKind, Result};
 
@@ -46,10 +46,10 @@ fn keeps_zeros(activation: Activation) -> bool {
     !matches!(activation, Activation::Sigmoid | Activation::Softmax | Activation::Softplus)
 }
 
-impl Lowering {
+impl LayerLowering {
     /// What becomes of masks; `None`: they end here.
     pub(crate) fn masks(&self) -> Option<MaskPropagation> {
-        use Lowering::*;
+        use LayerLowering::*;
         match self {
             Identity
             | Regularization
@@ -74,7 +74,7 @@ impl Lowering {
 
     /// How it decodes; `None`: it may look at later positions.
     pub(crate) fn decoding(&self) -> Option<Result<IncrementalDecoding>> {
-        use Lowering::*;
+        use LayerLowering::*;
         Some(Ok(match self {
             Embedding { mask_zero: true, .. } => {
                 return Some(Err(no_decoding()
@@ -102,7 +102,7 @@ impl Lowering {
 
     /// What it does with channels; `None`: they cannot be followed through it.
     pub(crate) fn channels(&self) -> Option<ChannelPruning> {
-        use Lowering::*;
+        use LayerLowering::*;
         let mixes = |argument, use_bias, groups| ChannelPruning::Mixes {
             argument,
             use_bias,

@@ -4,16 +4,16 @@
 use crate::layer::activation::Activation;
 use crate::layer::adapter::{Adapters, adapter_paths, is_adapter};
 use crate::layer::constraint::Constraint;
-use crate::layer::context::penalties_and_constraints::Rules;
-use crate::layer::context::quantization::Quantization;
-use crate::layer::context::random_draws::{Draws, mix};
+use crate::layer::context::penalties_and_constraints::PenaltiesAndConstraints;
+use crate::layer::context::quantization::TraceQuantization;
+use crate::layer::context::random_draws::{RandomDraws, mix};
 use crate::layer::context::values::ValueFacts;
-use crate::layer::context::weights::Weights;
-use crate::layer::decoding_state::Decoding;
+use crate::layer::context::weights::TraceWeights;
+use crate::layer::decoding_state::DecodingState;
 use crate::layer::initializer::Initializer;
 use crate::layer::precision::Precision;
-use crate::layer::quantized_weight::{Packing, packed_paths};
-use crate::layer::quantizer::{Quantizer, QuantizerAt};
+use crate::layer::quantized_weight::{QuantizedWeightLayout, packed_paths};
+use crate::layer::quantizer::{Quantizer, ScopedQuantizer};
 use std::sync::Arc;
 use systole_ir::op::{RngAlgorithm, RngBitGenerator};
 use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Tensor, TensorType, rng};
@@ -27,14 +27,14 @@ pub struct Cx {
     path: Vec<String>,
     training: bool,
     precision: Precision,
-    weights: Weights,
-    rules: Rules,
+    weights: TraceWeights,
+    rules: PenaltiesAndConstraints,
     values: ValueFacts,
-    draws: Draws,
+    draws: RandomDraws,
     /// How layers are trained for eight bits.
-    pub(crate) quantization: Quantization,
+    pub(crate) quantization: TraceQuantization,
     /// Where the call goes on from one before it.
-    decoding: Option<Decoding>,
+    decoding: Option<DecodingState>,
     loops: bool,
     /// `f32[]`: how much of the way to a batch's statistics the moving ones go, where not as the layer says.
     statistics_part: Option<Tensor>,
@@ -55,7 +55,7 @@ impl Cx {
     /// A context that records what weights are asked for, with parameters of the graph standing for them.
     pub fn collecting(builder: &GraphBuilder, precision: Precision) -> Cx {
         let cx = Cx::new(builder, Params::new(), precision);
-        Cx { weights: Weights { collecting: true, ..cx.weights }, ..cx }
+        Cx { weights: TraceWeights { collecting: true, ..cx.weights }, ..cx }
     }
 
     /// A context that binds `weights`, for prediction.
@@ -65,11 +65,11 @@ impl Cx {
             path: Vec::new(),
             training: false,
             precision,
-            weights: Weights { bound: weights, ..Weights::default() },
-            rules: Rules::default(),
+            weights: TraceWeights { bound: weights, ..TraceWeights::default() },
+            rules: PenaltiesAndConstraints::default(),
             values: ValueFacts::default(),
-            draws: Draws::default(),
-            quantization: Quantization::default(),
+            draws: RandomDraws::default(),
+            quantization: TraceQuantization::default(),
             decoding: None,
             loops: false,
             statistics_part: None,
@@ -78,12 +78,12 @@ impl Cx {
     }
 
     /// Makes it a context of a call that goes on from one before it.
-    pub(crate) fn decoding_with(self, decoding: Decoding) -> Cx {
+    pub(crate) fn decoding_with(self, decoding: DecodingState) -> Cx {
         Cx { decoding: Some(decoding), ..self }
     }
 
     /// Where the call goes on from, if it does.
-    pub(crate) fn decoding(&self) -> Option<&Decoding> {
+    pub(crate) fn decoding(&self) -> Option<&DecodingState> {
         self.decoding.as_ref()
     }
 
@@ -102,7 +102,7 @@ impl Cx {
 
     /// What the next call goes on from.
     pub(crate) fn into_kept(self) -> Params {
-        self.decoding.map_or_else(Params::new, Decoding::into_new)
+        self.decoding.map_or_else(Params::new, DecodingState::into_new)
     }
 
     /// Moving statistics go this part (`f32[]`) of the way to those of the batch, whatever their layers say.
@@ -135,7 +135,7 @@ impl Cx {
         Cx {
             training: self.training,
             path: self.path.clone(),
-            draws: Draws { key, count: before, step: None },
+            draws: RandomDraws { key, count: before, step: None },
             fed: Some(Vec::new()),
             ..Cx::collecting(builder, self.precision)
         }
@@ -199,7 +199,7 @@ impl Cx {
     pub(crate) fn with_quantizer<R>(&mut self, own: &Arc<Quantizer>, f: impl FnOnce(&mut Cx) -> R) -> R {
         let depth = self.path.len();
         let before =
-            self.quantization.quantizer.replace(QuantizerAt { depth, of_node: depth, own: own.clone() });
+            self.quantization.quantizer.replace(ScopedQuantizer { depth, of_node: depth, own: own.clone() });
         let result = f(self);
         self.quantization.quantizer = before;
         result
@@ -283,7 +283,7 @@ impl Cx {
     }
 
     /// How a weight of the current layer is packed, if it is.
-    fn packing_of(&self, name: &str, shape: &[usize]) -> Option<Packing> {
+    fn packing_of(&self, name: &str, shape: &[usize]) -> Option<QuantizedWeightLayout> {
         let (depth, adapters) = self.weights.adapters.as_ref().filter(|(_, own)| !own.packed.is_empty())?;
         let inside: Vec<&str> = self.path.iter().skip(*depth).map(String::as_str).chain([name]).collect();
         adapters.packed.get(&inside.join("/")).filter(|packing| packing.shape() == shape).cloned()
@@ -291,7 +291,7 @@ impl Cx {
 
     /// A weight that is whole numbers in memory, as floats.
     #[track_caller]
-    fn unpacked(&mut self, name: &str, packing: &Packing) -> Tensor {
+    fn unpacked(&mut self, name: &str, packing: &QuantizedWeightLayout) -> Tensor {
         let ([numbers, scales], [of_numbers, of_scales]) = (packed_paths(name), packing.types());
         let numbers = self.stored_as(&numbers, &of_numbers, &Initializer::Zeros, false);
         let scales = self.stored_as(&scales, &of_scales, &Initializer::Zeros, false);

@@ -4,7 +4,7 @@ use systole_ir::{DType, Tensor, TensorType};
 use systole_runtime::Params;
 
 /// A call of a model that goes on where the one before it ended.
-pub(crate) struct Decoding {
+pub(crate) struct DecodingState {
     /// `i32[]`: how many tokens came before those of this call.
     position: Tensor,
     /// Most tokens that there may be, all calls together.
@@ -13,10 +13,10 @@ pub(crate) struct Decoding {
     new: Params,
 }
 
-impl Decoding {
+impl DecodingState {
     /// `kept` is what the call before gave; nothing before the first one.
-    pub(crate) fn new(position: &Tensor, context: usize, kept: Params) -> Decoding {
-        Decoding { position: position.clone(), context, kept, new: Params::new() }
+    pub(crate) fn new(position: &Tensor, context: usize, kept: Params) -> DecodingState {
+        DecodingState { position: position.clone(), context, kept, new: Params::new() }
     }
 
     /// `i32[]`: how many tokens came before those of this call.

@@ -34,7 +34,7 @@ pub fn fake_quant_with_min_max_vars(
     narrow_range: bool,
 ) -> Tensor {
     let (least, most) = (f64::from(u8::from(narrow_range)), (2f64.powi(num_bits as i32)) - 1.0);
-    let levels = Levels::between(&min.stop_gradient(), &max.stop_gradient(), (least, most));
+    let levels = QuantizationGrid::between(&min.stop_gradient(), &max.stop_gradient(), (least, most));
     let [low, high] = levels.ends();
     let outer = |end: &Tensor, given: &Tensor| straight(end, given);
     let held = inputs.greater(&high).select(&wide(&outer(&high, max), inputs), inputs);
@@ -54,24 +54,24 @@ fn wide(t: &Tensor, like: &Tensor) -> Tensor {
 }
 
 /// Levels in even steps: `scale · (q − zero_point)` for whole q from `ends.0` to `ends.1`.
-pub(crate) struct Levels {
+pub(crate) struct QuantizationGrid {
     scale: Tensor,
     zero_point: Tensor,
     ends: (f64, f64),
 }
 
-impl Levels {
+impl QuantizationGrid {
     /// `f32[], f32[]`: the levels of a range, 0 among them. The range must not be empty.
-    pub(crate) fn between(min: &Tensor, max: &Tensor, ends: (f64, f64)) -> Levels {
+    pub(crate) fn between(min: &Tensor, max: &Tensor, ends: (f64, f64)) -> QuantizationGrid {
         let scale = (max - min) / (ends.1 - ends.0);
         let zero = (-(min / &scale) + ends.0).round_nearest_afz();
         let zero_point = zero.clamp(&zero.scalar_like(ends.0), &zero.scalar_like(ends.1));
-        Levels { scale, zero_point, ends }
+        QuantizationGrid { scale, zero_point, ends }
     }
 
     /// Levels whose step and zero point are known.
-    pub(crate) fn of(scale: Tensor, zero_point: Tensor, ends: (f64, f64)) -> Levels {
-        Levels { scale, zero_point, ends }
+    pub(crate) fn of(scale: Tensor, zero_point: Tensor, ends: (f64, f64)) -> QuantizationGrid {
+        QuantizationGrid { scale, zero_point, ends }
     }
 
     /// The lowest and the highest one.

@@ -7,25 +7,25 @@ use systole_ir::DType::{F32, F64, I32};
 use systole_ir::Tensor;
 
 /// Step and zero point of int8 for a range, as the file has them: `f32[]` each.
-pub(crate) struct Scale {
+pub(crate) struct Int8Params {
     pub(crate) step: Tensor,
     pub(crate) zero_point: Tensor,
 }
 
-impl Scale {
+impl Int8Params {
     /// `low: f32[] ≤ 0, high: f32[] ≥ 0`, not both 0: in f64, as the crate `quant` computes them.
-    pub(crate) fn of_range(low: &Tensor, high: &Tensor) -> Scale {
+    pub(crate) fn of_range(low: &Tensor, high: &Tensor) -> Int8Params {
         let [low, high] = [low, high].map(|end| end.stop_gradient().convert(F64));
         let step = (&high - &low) / 255.0;
         let zero = (-(&low / &step) - 128.0).round_nearest_afz();
         let zero = zero.clamp(&zero.scalar_like(-128.0), &zero.scalar_like(127.0));
-        Scale { step: step.convert(F32), zero_point: zero.convert(F32) }
+        Int8Params { step: step.convert(F32), zero_point: zero.convert(F32) }
     }
 }
 
 /// How an operator brings a sum to steps of its result.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Rounding {
+pub(crate) enum RequantizeRounding {
     /// To the nearest, halves away from zero.
     Once,
     /// To some bits below the point first, halves up.
@@ -39,7 +39,7 @@ pub(crate) enum Rounding {
 /// Whole numbers: `numbers: f32[…]` of `unit: T[]`, or of one for each of the last dimension. The operator computes with units of f64, or
 /// of f32.
 #[derive(Clone)]
-pub(crate) struct Term {
+pub(crate) struct ScaledTerm {
     /// None: the value itself in units.
     pub(crate) numbers: Option<Tensor>,
     pub(crate) unit: Tensor,
@@ -47,25 +47,25 @@ pub(crate) struct Term {
 
 /// What makes a value that is not rounded yet: the sum of its terms.
 #[derive(Clone)]
-pub(crate) struct Made {
-    pub(crate) terms: Vec<Term>,
-    pub(crate) rounding: Rounding,
+pub(crate) struct ScaledSum {
+    pub(crate) terms: Vec<ScaledTerm>,
+    pub(crate) rounding: RequantizeRounding,
     /// The value in floats; where it is another one now, an activation has changed it.
     pub(crate) value: Option<Tensor>,
     /// What makes values below 0, where another rule does.
-    pub(crate) below: Option<Box<Made>>,
+    pub(crate) below: Option<Box<ScaledSum>>,
     /// `bool[…]`: where the result is beyond all levels.
     pub(crate) beyond: Option<Tensor>,
 }
 
-impl Made {
-    pub(crate) fn of(terms: Vec<Term>, rounding: Rounding) -> Made {
-        Made { terms, rounding, value: None, below: None, beyond: None }
+impl ScaledSum {
+    pub(crate) fn of(terms: Vec<ScaledTerm>, rounding: RequantizeRounding) -> ScaledSum {
+        ScaledSum { terms, rounding, value: None, below: None, beyond: None }
     }
 
     /// Whether it is known of each value by itself, wherever that moves within its channel.
     pub(crate) fn is_of_units(&self) -> bool {
-        let is_known = |term: &Term| term.numbers.is_none();
+        let is_known = |term: &ScaledTerm| term.numbers.is_none();
         self.terms.iter().all(is_known)
             && self.value.is_none()
             && self.below.is_none()
@@ -78,9 +78,9 @@ impl Made {
     }
 
     /// `x: f32[…] → f32[…]`: the whole steps that the operator makes of `x`, which may lie beyond the ends.
-    pub(crate) fn steps(&self, x: &Tensor, scale: &Scale) -> Tensor {
+    pub(crate) fn steps(&self, x: &Tensor, scale: &Int8Params) -> Tensor {
         let (x, step) = (x.stop_gradient(), scale.step.stop_gradient());
-        if self.rounding == Rounding::OfCodes {
+        if self.rounding == RequantizeRounding::OfCodes {
             let zero = scale.zero_point.stop_gradient();
             let codes = &x / &step + &zero;
             // A mean of up to 2,000 is a half, or farther from one than this.
@@ -111,10 +111,10 @@ impl Made {
         for term in &self.terms {
             let ratio = (&term.unit / &step.convert(term.unit.dtype())).convert(F64);
             let mut factor = match self.rounding {
-                Rounding::TwiceInMean(n) => &ratio / (n as f64),
+                RequantizeRounding::TwiceInMean(n) => &ratio / (n as f64),
                 _ => ratio.clone(),
             };
-            if self.rounding != Rounding::Once {
+            if self.rounding != RequantizeRounding::Once {
                 let bits = first_bits(&ratio, self.rounding);
                 factor = factor * bits.convert(F64);
                 kept = Some(bits);
@@ -135,14 +135,14 @@ impl Made {
 }
 
 /// `d: f64[…] → f32[…]`: two to the power of the bits below the point that the first of two roundings keeps.
-fn first_bits(d: &Tensor, rounding: Rounding) -> Tensor {
+fn first_bits(d: &Tensor, rounding: RequantizeRounding) -> Tensor {
     // The exponent of d as a fraction from ½ to 1; bits beyond 15 change nothing.
     let number = |t: &Tensor, v: i32| t.scalar_like(f64::from(v));
     let bits = d.convert(F32).bitcast_convert(I32);
     let shift = bits.shift_right_logical(&number(&bits, 23));
     let shift = &shift - &number(&shift, 126);
     let right = match rounding {
-        Rounding::TwiceInMean(n) => {
+        RequantizeRounding::TwiceInMean(n) => {
             let up = number(&shift, n.max(1).ilog2() as i32);
             let room = &shift + &number(&shift, 31);
             up.minimum(&room).maximum(&number(&shift, 0)) - &shift

@@ -4,7 +4,7 @@ use crate::did_you_mean::unknown;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::thread;
-use systole_ir::rng::{Stream, hash_name};
+use systole_ir::rng::{RandomStream, hash_name};
 use systole_ir::{DType, Error, Literal, Result, TensorType};
 
 /// A distribution of starting values, by Keras's names and rules.
@@ -95,7 +95,7 @@ pub const NAMES: [&str; 13] = [
 const TRUNCATED_STDDEV: f64 = 0.879_625_661_034_239_8;
 
 /// The law that all elements follow.
-enum Law {
+enum WeightDistribution {
     Constant(f64),
     Uniform { low: f64, high: f64 },
     Normal { mean: f64, stddev: f64, limit: f64 },
@@ -115,30 +115,35 @@ impl Initializer {
         }
         let stream = hash_name(path);
         match self.law(shape) {
-            Law::Constant(value) => filled(shape, |_| value),
-            Law::Uniform { low, high } => {
-                let mut draws = Stream::new(seed, stream, 0);
+            WeightDistribution::Constant(value) => filled(shape, |_| value),
+            WeightDistribution::Uniform { low, high } => {
+                let mut draws = RandomStream::new(seed, stream, 0);
                 // Half a step off zero keeps the draws symmetric.
                 let unit = 1.0 / (1u64 << 32) as f64;
                 filled(shape, |_| low + (high - low) * ((draws.next_u32() as f64 + 0.5) * unit))
             }
-            Law::Normal { mean, stddev, limit } => filled_by_index(shape, |i| {
-                mean + stddev * normal_within(&mut Stream::new(seed, stream, i), limit)
+            WeightDistribution::Normal { mean, stddev, limit } => filled_by_index(shape, |i| {
+                mean + stddev * normal_within(&mut RandomStream::new(seed, stream, i), limit)
             }),
-            Law::Orthogonal { gain } => orthogonal(shape, gain, Stream::new(seed, stream, 0)),
+            WeightDistribution::Orthogonal { gain } => {
+                orthogonal(shape, gain, RandomStream::new(seed, stream, 0))
+            }
         }
     }
 
-    fn law(&self, shape: &[usize]) -> Law {
+    fn law(&self, shape: &[usize]) -> WeightDistribution {
         let (fan_in, fan_out) = fans(shape);
         // Keras's floor of 1 keeps empty weights from dividing by zero.
         let (input, both) = (fan_in.max(1.0), ((fan_in + fan_out) / 2.0).max(1.0));
         let uniform = |variance: f64| {
             let limit = (3.0 * variance).sqrt();
-            Law::Uniform { low: -limit, high: limit }
+            WeightDistribution::Uniform { low: -limit, high: limit }
         };
-        let normal =
-            |variance: f64| Law::Normal { mean: 0.0, stddev: variance.sqrt() / TRUNCATED_STDDEV, limit: 2.0 };
+        let normal = |variance: f64| WeightDistribution::Normal {
+            mean: 0.0,
+            stddev: variance.sqrt() / TRUNCATED_STDDEV,
+            limit: 2.0,
+        };
         match *self {
             Initializer::GlorotUniform => uniform(1.0 / both),
             Initializer::GlorotNormal => normal(1.0 / both),
@@ -146,13 +151,19 @@ impl Initializer {
             Initializer::HeNormal => normal(2.0 / input),
             Initializer::LecunUniform => uniform(1.0 / input),
             Initializer::LecunNormal => normal(1.0 / input),
-            Initializer::RandomUniform { minval, maxval } => Law::Uniform { low: minval, high: maxval },
-            Initializer::RandomNormal { mean, stddev } => Law::Normal { mean, stddev, limit: f64::INFINITY },
-            Initializer::TruncatedNormal { mean, stddev } => Law::Normal { mean, stddev, limit: 2.0 },
-            Initializer::Zeros => Law::Constant(0.0),
-            Initializer::Ones => Law::Constant(1.0),
-            Initializer::Constant { value } => Law::Constant(value),
-            Initializer::Orthogonal { gain } => Law::Orthogonal { gain },
+            Initializer::RandomUniform { minval, maxval } => {
+                WeightDistribution::Uniform { low: minval, high: maxval }
+            }
+            Initializer::RandomNormal { mean, stddev } => {
+                WeightDistribution::Normal { mean, stddev, limit: f64::INFINITY }
+            }
+            Initializer::TruncatedNormal { mean, stddev } => {
+                WeightDistribution::Normal { mean, stddev, limit: 2.0 }
+            }
+            Initializer::Zeros => WeightDistribution::Constant(0.0),
+            Initializer::Ones => WeightDistribution::Constant(1.0),
+            Initializer::Constant { value } => WeightDistribution::Constant(value),
+            Initializer::Orthogonal { gain } => WeightDistribution::Orthogonal { gain },
             Initializer::UnitForgetBias { ref others } => others.law(shape),
         }
     }
@@ -205,7 +216,7 @@ fn filled_by_index(shape: &[usize], value: impl Fn(u64) -> f64 + Sync) -> Litera
 const PARALLEL_FROM: usize = 1 << 16;
 
 /// A standard normal draw, repeated until it lies within ±limit.
-fn normal_within(draws: &mut Stream, limit: f64) -> f64 {
+fn normal_within(draws: &mut RandomStream, limit: f64) -> f64 {
     loop {
         let z = draws.normal();
         if z.abs() <= limit {
@@ -215,7 +226,7 @@ fn normal_within(draws: &mut Stream, limit: f64) -> f64 {
 }
 
 /// Gram–Schmidt on a matrix of normal draws: uniform over orthonormal frames, as QR with R's diagonal made positive.
-fn orthogonal(shape: &[usize], gain: f64, mut draws: Stream) -> Literal {
+fn orthogonal(shape: &[usize], gain: f64, mut draws: RandomStream) -> Literal {
     let columns = shape.last().copied().unwrap_or(1);
     let rows: usize = shape.iter().rev().skip(1).product();
     let (long, short) = (rows.max(columns), rows.min(columns));

@@ -7,7 +7,7 @@ use systole_ir::{Error, ErrorKind};
 
 /// The operators of a layer. Weights have the names that the layer gives them: `kernel`, `bias`, `gamma`, ….
 #[derive(Clone, Debug, PartialEq)]
-pub enum Lowering {
+pub enum LayerLowering {
     /// The input.
     Identity,
     /// The input, except while training: dropout, noise, penalties.
@@ -20,7 +20,7 @@ pub enum Lowering {
         activation: Activation,
     },
     /// A convolution of sequences or images.
-    Convolution(Convolution),
+    Convolution(ConvolutionLowering),
     /// Windows of sequences or images.
     Pooling {
         /// Whether the maximum is taken instead of the mean.
@@ -159,11 +159,11 @@ pub enum Lowering {
     /// The first step of each sequence.
     FirstStep,
     /// A recurrent layer.
-    Recurrent(Recurrent),
+    Recurrent(RecurrentLowering),
     /// A recurrent layer in both directions.
     Bidirectional {
         /// Forward and backward layer, with their names in the paths of weights.
-        directions: Box<[(String, Recurrent); 2]>,
+        directions: Box<[(String, RecurrentLowering); 2]>,
         /// How the outputs are joined; `None`: side by side.
         join: Option<ElementWise>,
     },
@@ -183,7 +183,7 @@ pub enum ElementWise {
 
 /// The arguments of a convolution.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Convolution {
+pub struct ConvolutionLowering {
     /// Which one.
     pub kind: ConvolutionKind,
     /// Steps of the window along each spatial dimension.
@@ -221,14 +221,14 @@ pub enum ConvolutionKind {
 
 /// The arguments of a recurrent layer: `kernel`, `recurrent_kernel`, `bias`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Recurrent {
+pub struct RecurrentLowering {
     /// Which one.
-    pub kind: RecurrentKind,
+    pub kind: RecurrentCell,
     /// Features of the state.
     pub units: usize,
     /// Function of the new state.
     pub activation: Activation,
-    /// Function of the gates; [`RecurrentKind::Simple`] has none.
+    /// Function of the gates; [`RecurrentCell::Simple`] has none.
     pub recurrent_activation: Activation,
     /// Whether there is a `bias`.
     pub use_bias: bool,
@@ -240,7 +240,7 @@ pub struct Recurrent {
 
 /// Which recurrent layer, with its gates in Keras's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecurrentKind {
+pub enum RecurrentCell {
     /// No gate.
     Simple,
     /// Input, forget, candidate, output.
@@ -252,12 +252,12 @@ pub enum RecurrentKind {
     },
 }
 
-impl Lowering {
+impl LayerLowering {
     /// The layer's own activation, of layers that multiply with weights or are activations.
     pub(crate) fn activation(&self) -> Activation {
         match self {
-            Lowering::Dense { activation, .. } | Lowering::Activation(activation) => *activation,
-            Lowering::Convolution(c) => c.activation,
+            LayerLowering::Dense { activation, .. } | LayerLowering::Activation(activation) => *activation,
+            LayerLowering::Convolution(c) => c.activation,
             _ => Activation::Linear,
         }
     }
@@ -265,8 +265,8 @@ impl Lowering {
     /// Whether every step of the output has the state after that step.
     pub(crate) fn returns_sequences(&self) -> bool {
         match self {
-            Lowering::Recurrent(own) => own.return_sequences,
-            Lowering::Bidirectional { directions, .. } => directions[0].1.return_sequences,
+            LayerLowering::Recurrent(own) => own.return_sequences,
+            LayerLowering::Bidirectional { directions, .. } => directions[0].1.return_sequences,
             _ => false,
         }
     }

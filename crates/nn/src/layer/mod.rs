@@ -29,7 +29,7 @@ pub use cx::{Cx, WeightSpec};
 pub use precision::Precision;
 
 use crate::layer::capability::{ChannelPruning, IncrementalDecoding, no_decoding};
-use crate::layer::lowering::{Lowering, no_operators};
+use crate::layer::lowering::{LayerLowering, no_operators};
 use crate::layer::masks::MaskPropagation;
 use crate::layer::weight_role::WeightRole;
 use std::fmt::Debug;
@@ -69,7 +69,7 @@ pub trait Layer: Debug + Send + Sync {
     ///
     /// # Errors
     /// By default: the layer has no operators.
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         Err(no_operators(self.class_name()))
     }
 

@@ -2,9 +2,9 @@
 //! them: so that both get the same level. What is not known here is rounded as floats are.
 
 use crate::layer::cx::Cx;
-use crate::layer::fixed_point::{Made, Rounding, Term};
+use crate::layer::fixed_point::{RequantizeRounding, ScaledSum, ScaledTerm};
 use crate::layer::lowering::ElementWise::{Add, Multiply, Subtract};
-use crate::layer::lowering::Lowering;
+use crate::layer::lowering::LayerLowering;
 use systole_ir::DType::{F32, F64};
 use systole_ir::Tensor;
 
@@ -27,11 +27,11 @@ impl Cx {
     }
 
     /// How a value is made, if that is known.
-    pub(crate) fn made_of(&self, x: &Tensor) -> Option<Made> {
+    pub(crate) fn made_of(&self, x: &Tensor) -> Option<ScaledSum> {
         self.quantization.made.iter().rev().find(|(id, _)| *id == x.id()).map(|(_, made)| made.clone())
     }
 
-    fn is_made(&mut self, y: &Tensor, made: Made) {
+    fn is_made(&mut self, y: &Tensor, made: ScaledSum) {
         self.quantization.made.push((y.id(), made));
     }
 
@@ -48,35 +48,36 @@ impl Cx {
     /// `y = a + b`, or `a − b`.
     pub(crate) fn made_as_sum(&mut self, y: &Tensor, [a, b]: [&Tensor; 2], is_difference: bool) {
         let (Some((a, of_a)), Some((b, of_b))) = (self.numbers(a), self.numbers(b)) else { return };
-        let term = |numbers: Tensor, unit: Tensor| Term { numbers: Some(numbers), unit: unit.convert(F64) };
+        let term =
+            |numbers: Tensor, unit: Tensor| ScaledTerm { numbers: Some(numbers), unit: unit.convert(F64) };
         let terms = vec![term(a, of_a), term(if is_difference { -b } else { b }, of_b)];
         let value = Some(y.clone());
-        self.is_made(y, Made { value, ..Made::of(terms, Rounding::Once) });
+        self.is_made(y, ScaledSum { value, ..ScaledSum::of(terms, RequantizeRounding::Once) });
     }
 
     /// `y = x + constant` of a constant above 0, which is the highest of its levels.
     pub(crate) fn made_with_constant(&mut self, y: &Tensor, x: &Tensor, constant: f64) {
         let Some((numbers, step)) = self.numbers(x) else { return };
         let unit = f64::from((f64::from(constant as f32) / 255.0) as f32);
-        let one = |numbers: Tensor, unit: Tensor| Term { numbers: Some(numbers), unit };
+        let one = |numbers: Tensor, unit: Tensor| ScaledTerm { numbers: Some(numbers), unit };
         let of_constant = one(numbers.scalar_like(255.0), numbers.builder().scalar(F64, unit));
         let terms = vec![one(numbers, step.convert(F64)), of_constant];
-        self.is_made(y, Made::of(terms, Rounding::Once));
+        self.is_made(y, ScaledSum::of(terms, RequantizeRounding::Once));
     }
 
     /// `y = a · b`.
     pub(crate) fn made_as_product(&mut self, y: &Tensor, [a, b]: [&Tensor; 2]) {
         let (Some((a, of_a)), Some((b, of_b))) = (self.numbers(a), self.numbers(b)) else { return };
-        let terms = vec![Term { numbers: Some(a * b), unit: of_a * of_b }];
+        let terms = vec![ScaledTerm { numbers: Some(a * b), unit: of_a * of_b }];
         let value = Some(y.clone());
-        self.is_made(y, Made { value, ..Made::of(terms, Rounding::Twice) });
+        self.is_made(y, ScaledSum { value, ..ScaledSum::of(terms, RequantizeRounding::Twice) });
     }
 
     /// `y` is a product of matrices.
     pub(crate) fn made_as_matmul(&mut self, y: &Tensor, [a, b]: [&Tensor; 2]) {
         let (Some(a), Some(b)) = (self.step_of_value(a), self.step_of_value(b)) else { return };
         let unit = (a * b).convert(F64);
-        self.is_made(y, Made::of(vec![Term { numbers: None, unit }], Rounding::Twice));
+        self.is_made(y, ScaledSum::of(vec![ScaledTerm { numbers: None, unit }], RequantizeRounding::Twice));
     }
 
     /// `y` is the mean of `x` over `dims`.
@@ -84,25 +85,26 @@ impl Cx {
         let Some((numbers, step)) = self.numbers(x).filter(|_| self.mask_of(x).is_none()) else { return };
         let n: usize = dims.iter().map(|&d| x.dim(d as isize)).product();
         let sums = numbers.sum(dims).reshape(y.shape().clone());
-        let terms = vec![Term { numbers: Some(sums), unit: step.convert(F64) }];
-        self.is_made(y, Made::of(terms, Rounding::TwiceInMean(n)));
+        let terms = vec![ScaledTerm { numbers: Some(sums), unit: step.convert(F64) }];
+        self.is_made(y, ScaledSum::of(terms, RequantizeRounding::TwiceInMean(n)));
     }
 
     /// `y` is `x` where that is above 0, else `slope` of it, by an operator of its own.
     pub(crate) fn made_as_leaky(&mut self, y: &Tensor, x: &Tensor, slope: f64) {
         let Some((numbers, step)) = self.numbers(x) else { return };
         let above = Some(numbers.maximum(&numbers.scalar_like(0.0)));
-        let of =
-            |numbers: Option<Tensor>, unit: Tensor| Made::of(vec![Term { numbers, unit }], Rounding::Twice);
+        let of = |numbers: Option<Tensor>, unit: Tensor| {
+            ScaledSum::of(vec![ScaledTerm { numbers, unit }], RequantizeRounding::Twice)
+        };
         let below = (slope != 0.0).then(|| Box::new(of(Some(numbers), &step * slope)));
-        self.is_made(y, Made { below, ..of(above, step) });
+        self.is_made(y, ScaledSum { below, ..of(above, step) });
     }
 
     /// `y` is the reciprocal of the root of `x`: of 0 it is the greatest of all levels.
     pub(crate) fn made_as_root(&mut self, y: &Tensor, x: &Tensor) {
         if self.step_of_value(x).is_some() {
             let beyond = Some(x.stop_gradient().less_equal(&x.zeros_like()));
-            self.is_made(y, Made { beyond, ..Made::of(Vec::new(), Rounding::Once) });
+            self.is_made(y, ScaledSum { beyond, ..ScaledSum::of(Vec::new(), RequantizeRounding::Once) });
         }
     }
 
@@ -112,14 +114,14 @@ impl Cx {
         let fits = unit.rank() == 0 || y.rank() > 0 && unit.shape().dims() == &y.shape()[y.rank() - 1..];
         if fits && y.dtype() == F32 {
             let is_dense = self.quantization.weight_steps.as_ref().is_some_and(|(_, is_dense)| *is_dense);
-            let rounding = if is_dense { Rounding::Once } else { Rounding::Twice };
-            self.is_made(y, Made::of(vec![Term { numbers: None, unit }], rounding));
+            let rounding = if is_dense { RequantizeRounding::Once } else { RequantizeRounding::Twice };
+            self.is_made(y, ScaledSum::of(vec![ScaledTerm { numbers: None, unit }], rounding));
         }
     }
 
     /// Hands on what is known of a layer's inputs to what it gives, before that is rounded.
-    pub(crate) fn hand_on_levels(&mut self, layer: Option<&Lowering>, inputs: &[Tensor], y: &Tensor) {
-        use Lowering::*;
+    pub(crate) fn hand_on_levels(&mut self, layer: Option<&LayerLowering>, inputs: &[Tensor], y: &Tensor) {
+        use LayerLowering::*;
         match (layer, inputs) {
             (Some(ElementWise(Add)), [a, b]) => self.made_as_sum(y, [a, b], false),
             (Some(ElementWise(Subtract)), [a, b]) => self.made_as_sum(y, [a, b], true),
@@ -128,11 +130,11 @@ impl Cx {
                 self.made_as_mean(y, x, &(1..x.rank().max(2) - 1).collect::<Vec<_>>());
             }
             (Some(Pooling { max: false, .. }), [_]) => {
-                self.is_made(y, Made::of(Vec::new(), Rounding::OfCodes));
+                self.is_made(y, ScaledSum::of(Vec::new(), RequantizeRounding::OfCodes));
             }
             (Some(Embedding { .. } | ReversibleEmbedding { .. }), [x]) if x.dtype().is_int() => {
                 // A table of integers: each row is rounded by itself.
-                self.is_made(y, Made::of(Vec::new(), Rounding::Once));
+                self.is_made(y, ScaledSum::of(Vec::new(), RequantizeRounding::Once));
             }
             (Some(Relu { .. } | Activation(_)), [x]) => {
                 // One that is folded into what comes before: others read what is rounded already.
@@ -157,8 +159,8 @@ impl Cx {
 }
 
 /// Whether a layer gives elements of its input, or zeros.
-fn moves_elements(layer: &Lowering) -> bool {
-    use Lowering::*;
+fn moves_elements(layer: &LayerLowering) -> bool {
+    use LayerLowering::*;
     matches!(
         layer,
         Identity

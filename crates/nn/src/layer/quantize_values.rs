@@ -3,11 +3,12 @@
 use crate::layer::activation::Activation;
 use crate::layer::cx::Cx;
 use crate::layer::fake_quant::{
-    INT8, Levels, NARROW, fake_learned, fake_weights, in_f32, scaled_gradient, step_of_greatest, straight,
+    INT8, NARROW, QuantizationGrid, fake_learned, fake_weights, in_f32, scaled_gradient, step_of_greatest,
+    straight,
 };
-use crate::layer::fixed_point::{Made, Scale};
+use crate::layer::fixed_point::{Int8Params, ScaledSum};
 use crate::layer::initializer::Initializer;
-use crate::layer::quantizer::{Folded, QuantizeRanges, Quantizer, Slot, input_name};
+use crate::layer::quantizer::{FoldedBatchNorm, QuantizationPoint, QuantizeRanges, Quantizer, input_name};
 use std::sync::Arc;
 use systole_ir::attention::HIDDEN;
 use systole_ir::{DType, Literal, Tensor};
@@ -72,7 +73,7 @@ impl Cx {
 
     /// Scores as weights, by an operator with levels of its own.
     pub(crate) fn rounded_softmax(&mut self, scores: &Tensor) -> Tensor {
-        self.rounded(&Slot::SIGMOID, "weights", &scores.softmax())
+        self.rounded(&QuantizationPoint::SIGMOID, "weights", &scores.softmax())
     }
 
     /// A weight of a layer beside the one that is called.
@@ -81,31 +82,38 @@ impl Cx {
     }
 
     /// `x: T[…] → T[…]`: values at the levels of a place of the layer that is called.
-    fn rounded(&mut self, slot: &Slot, name: &str, x: &Tensor) -> Tensor {
+    fn rounded(&mut self, slot: &QuantizationPoint, name: &str, x: &Tensor) -> Tensor {
         self.rounded_where(slot, name, x, None)
     }
 
     /// `x: T[…], seen: bool[…] → T[…]`: the same; what is not seen is at the lowest level.
-    fn rounded_where(&mut self, slot: &Slot, name: &str, x: &Tensor, seen: Option<&Tensor>) -> Tensor {
+    fn rounded_where(
+        &mut self,
+        slot: &QuantizationPoint,
+        name: &str,
+        x: &Tensor,
+        seen: Option<&Tensor>,
+    ) -> Tensor {
         let Some(own) = self.own_quantizer() else { return x.clone() };
         let made = self.made_of(x);
         let mut step = None;
         let y = in_f32(x, |x| {
             let (y, own_step) = match (slot, own.ranges) {
-                (Slot::Fixed { scale, zero_point }, _) => {
-                    let own = Scale { step: x.scalar_like(*scale), zero_point: x.scalar_like(*zero_point) };
+                (QuantizationPoint::Fixed { scale, zero_point }, _) => {
+                    let own =
+                        Int8Params { step: x.scalar_like(*scale), zero_point: x.scalar_like(*zero_point) };
                     let known = made.map(|made| made.steps(x, &own));
-                    let levels = Levels::of(own.step.clone(), own.zero_point, INT8);
+                    let levels = QuantizationGrid::of(own.step.clone(), own.zero_point, INT8);
                     (levels.fake(x, known.as_ref()), Some(own.step))
                 }
-                (Slot::Range { own, joint }, QuantizeRanges::MovingAverage { ema_decay }) => {
+                (QuantizationPoint::Range { own, joint }, QuantizeRanges::MovingAverage { ema_decay }) => {
                     self.in_range(x, name, (*own, joint), (ema_decay, made), seen)
                 }
                 // A step that trains would not keep what is hidden below all scores.
-                (Slot::Range { own, joint }, QuantizeRanges::Learned) if seen.is_some() => {
+                (QuantizationPoint::Range { own, joint }, QuantizeRanges::Learned) if seen.is_some() => {
                     self.in_range(x, name, (*own, joint), (None, made), seen)
                 }
-                (Slot::Range { own, joint }, QuantizeRanges::Learned) => {
+                (QuantizationPoint::Range { own, joint }, QuantizeRanges::Learned) => {
                     self.in_steps(x, name, (*own, joint), made)
                 }
             };
@@ -125,7 +133,7 @@ impl Cx {
         x: &Tensor,
         name: &str,
         (own, joint): (bool, &[String]),
-        (decay, made): (Option<f64>, Option<Made>),
+        (decay, made): (Option<f64>, Option<ScaledSum>),
         seen: Option<&Tensor>,
     ) -> (Tensor, Option<Tensor>) {
         let mut ranges: Vec<[Tensor; 2]> = Vec::new();
@@ -145,9 +153,9 @@ impl Cx {
         // What was never seen has no range.
         let is_empty = max.less_equal(&min);
         let max = is_empty.select(&(&min + 1.0), &max);
-        let scale = Scale::of_range(&min, &max);
+        let scale = Int8Params::of_range(&min, &max);
         let known = made.map(|made| made.steps(x, &scale));
-        let levels = Levels::of(scale.step.clone(), scale.zero_point, INT8);
+        let levels = QuantizationGrid::of(scale.step.clone(), scale.zero_point, INT8);
         let lowest = is_empty.select(&min.scalar_like(HIDDEN), &levels.lowest());
         let y = is_empty.select(x, &levels.fake(x, known.as_ref()));
         (hide(&y, &lowest), Some(scale.step))
@@ -198,7 +206,7 @@ impl Cx {
         x: &Tensor,
         name: &str,
         (own, joint): (bool, &[String]),
-        made: Option<Made>,
+        made: Option<ScaledSum>,
     ) -> (Tensor, Option<Tensor>) {
         let (step, zero) = if own {
             let names = ["step", "zero_point"].map(|what| format!("{name}_{what}"));
@@ -227,7 +235,7 @@ impl Cx {
         let factor = (&high * features as f64).rsqrt();
         let is_empty = step.less_equal(&step.zeros_like());
         let step = is_empty.select(&step.ones_like(), &step);
-        let in_file = Scale::of_range(&(&low * &step), &(&high * &step));
+        let in_file = Int8Params::of_range(&(&low * &step), &(&high * &step));
         let known = made.map(|made| made.steps(x, &in_file));
         let [step, low, high] =
             [&scaled_gradient(&step, &factor), &low, &high].map(|t| t.broadcast_to(x.shape()));
@@ -269,8 +277,8 @@ impl Cx {
         let (min, max) = (seen.reduce_min(&all).minimum(&zero), seen.reduce_max(&all).maximum(&zero));
         let is_empty = max.less_equal(&min);
         let max = is_empty.select(&(&min + 255.0), &max);
-        let scale = Scale::of_range(&min, &max);
-        let levels = Levels::of(scale.step.clone(), scale.zero_point, INT8);
+        let scale = Int8Params::of_range(&min, &max);
+        let levels = QuantizationGrid::of(scale.step.clone(), scale.zero_point, INT8);
         let y = is_empty.select(&w, &levels.fake(&w, None));
         self.has_step(&y, &scale.step);
         y
@@ -281,8 +289,8 @@ impl Cx {
         let own = self.own_quantizer()?;
         let (slot, (weights, _)) = (own.sums.as_ref()?, self.quantization.weight_steps.as_ref()?);
         let step = match slot {
-            Slot::Fixed { scale, .. } => weights.scalar_like(*scale),
-            Slot::Range { joint, .. } => self.step_of(joint, own.ranges)?,
+            QuantizationPoint::Fixed { scale, .. } => weights.scalar_like(*scale),
+            QuantizationPoint::Range { joint, .. } => self.step_of(joint, own.ranges)?,
         };
         let steps = weights.ty().elements();
         let weights = if weights.rank() == 0 { weights.clone() } else { weights.reshape([steps]) };
@@ -311,11 +319,11 @@ impl Cx {
             let at = joint.first()?;
             let (step, zero) = (of(at, "step")?, of(at, "zero_point")?);
             let [low, high] = [INT8.0, INT8.1].map(|end| (-&zero + end) * &step);
-            return Some(Scale::of_range(&low, &high).step);
+            return Some(Int8Params::of_range(&low, &high).step);
         }
         let all = joint.iter().filter_map(|at| Some([of(at, "min")?, of(at, "max")?]));
         let [min, max] = all.reduce(|a, b| [a[0].minimum(&b[0]), a[1].maximum(&b[1])])?;
-        Some(Scale::of_range(&min, &max).step)
+        Some(Int8Params::of_range(&min, &max).step)
     }
 
     /// A weight of the layer that is called as it computes with it: rounded, where that is wanted, as it is with the batch normalisation
@@ -366,7 +374,7 @@ impl Cx {
     }
 
     /// What the batch normalisation will multiply each channel by, by its moving statistics: `f32[…]` of the kernel's shape.
-    fn factor(&self, folded: &Folded, w: &Tensor) -> Option<Tensor> {
+    fn factor(&self, folded: &FoldedBatchNorm, w: &Tensor) -> Option<Tensor> {
         let of = |name: &str| self.weight_beside(&format!("{}/{name}", folded.layer));
         let inverse = (of("moving_variance")? + folded.epsilon).rsqrt();
         let factor = if folded.scale { inverse * of("gamma")? } else { inverse };
@@ -387,7 +395,7 @@ impl Cx {
         let y = match activation {
             // Two operators: the gate has levels of its own.
             Activation::Silu => {
-                let gate = self.rounded(&Slot::SIGMOID, "gate", &x.logistic());
+                let gate = self.rounded(&QuantizationPoint::SIGMOID, "gate", &x.logistic());
                 let y = &x * &gate;
                 self.made_as_product(&y, [&x, &gate]);
                 y

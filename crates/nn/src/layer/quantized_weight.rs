@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use systole_ir::quantized_weights::Unpack;
+use systole_ir::quantized_weights::DequantizeWeights;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType, bug};
 use systole_runtime::Buffer;
 
@@ -34,7 +34,7 @@ impl WeightBits {
 
 /// A weight that was packed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PackedWeight {
+pub struct QuantizedWeightReport {
     /// `dense/kernel`.
     pub path: String,
     /// Its bytes as floats, and packed with its scales.
@@ -46,7 +46,7 @@ pub struct PackedWeight {
 /// How a weight lies in a file or in memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Packing {
+pub(crate) struct QuantizedWeightLayout {
     bits: WeightBits,
     shape: Vec<usize>,
     /// How many numbers each output is a sum of.
@@ -60,9 +60,9 @@ pub(crate) struct Packing {
     by_block: bool,
 }
 
-impl Packing {
+impl QuantizedWeightLayout {
     /// Of the weight at a path, where it is one of those that are packed: kernels and tables of vectors.
-    pub(crate) fn of(path: &str, ty: &TensorType, bits: WeightBits) -> Option<Packing> {
+    pub(crate) fn of(path: &str, ty: &TensorType, bits: WeightBits) -> Option<QuantizedWeightLayout> {
         let (layer, name) = path.rsplit_once('/').unwrap_or(("", path));
         let shape = ty.shape.to_vec();
         let by_output = name.ends_with("embeddings");
@@ -80,7 +80,7 @@ impl Packing {
         };
         let inputs = inputs.filter(|n| *n > 0)?;
         let block = if bits == WeightBits::Int4 { BLOCK } else { inputs };
-        Some(Packing { bits, shape, inputs, by_output, block, by_block: false })
+        Some(QuantizedWeightLayout { bits, shape, inputs, by_output, block, by_block: false })
     }
 
     fn elements(&self) -> usize {
@@ -151,8 +151,8 @@ impl Packing {
     }
 
     /// How it lies in memory.
-    pub(crate) fn layout(&self) -> Unpack {
-        Unpack {
+    pub(crate) fn layout(&self) -> DequantizeWeights {
+        DequantizeWeights {
             is_halves: self.bits == WeightBits::Int4,
             shape: self.shape[..].into(),
             inputs: self.inputs,
@@ -198,7 +198,7 @@ impl Packing {
         let ids_in_line = ids.reshape([count]);
         let some = numbers.reshape([outputs, bytes]).take(&ids_in_line);
         let shape = [count, each];
-        let of = Unpack { shape: shape[..].into(), ..own };
+        let of = DequantizeWeights { shape: shape[..].into(), ..own };
         let [numbers, _] = of.types();
         let rows = of.expand(&some.reshape(numbers.shape), &scales.take(&ids_in_line));
         Some(rows.reshape([ids.shape().dims(), &[each]].concat()))
@@ -226,17 +226,17 @@ impl Packing {
 
 /// A weight that is packed.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
-    pub(crate) packing: Packing,
+pub(crate) struct QuantizedWeight {
+    pub(crate) packing: QuantizedWeightLayout,
     pub(crate) numbers: Literal,
     pub(crate) scales: Literal,
 }
 
-impl Held {
+impl QuantizedWeight {
     /// The weight as floats: `→ f32[shape]`, made when something first reads it.
     pub(crate) fn buffer(self) -> Buffer {
         let ty = TensorType::new(DType::F32, self.packing.shape());
-        let make = |held: &Held| match held.floats() {
+        let make = |held: &QuantizedWeight| match held.floats() {
             Ok(floats) => floats,
             Err(e) => bug!("arrays that were checked cannot be unpacked: {e}"),
         };
@@ -244,7 +244,7 @@ impl Held {
     }
 
     /// With scales in the order in which products read them.
-    pub(crate) fn for_products(&self) -> Result<Held> {
+    pub(crate) fn for_products(&self) -> Result<QuantizedWeight> {
         let mut made = self.clone();
         let (outputs, blocks) = (self.packing.outputs(), self.packing.blocks());
         if !self.packing.by_output && blocks > 1 {

@@ -30,31 +30,31 @@ pub(crate) struct Quantizer {
     pub(crate) ranges: QuantizeRanges,
     /// Its weights that are rounded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) kernels: Vec<Kernel>,
+    pub(crate) kernels: Vec<QuantizedKernel>,
     /// What is rounded where the layer reads it, by the place among its inputs: what the model is given, or a layer of floats gives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) inputs: Vec<Option<Slot>>,
+    pub(crate) inputs: Vec<Option<QuantizationPoint>>,
     /// Between the two kernels of a separable convolution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) parts: Option<Slot>,
+    pub(crate) parts: Option<QuantizationPoint>,
     /// Before an activation that is an operator of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) inner: Option<Slot>,
+    pub(crate) inner: Option<QuantizationPoint>,
     /// What it gives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) output: Option<Slot>,
+    pub(crate) output: Option<QuantizationPoint>,
     /// What it gives for tokens: rows of a table. Kernels, inputs and output are then those of its calls on floats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) rows: Option<Slot>,
+    pub(crate) rows: Option<QuantizationPoint>,
     /// Whether it gives a constant, which has the range of its values.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_constant: bool,
     /// Values on the way, by name: those of a layer normalisation, which is several operators.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) within: Vec<(String, Slot)>,
+    pub(crate) within: Vec<(String, QuantizationPoint)>,
     /// The range of what its kernel reads, where its bias is rounded to whole steps of the sums.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) sums: Option<Slot>,
+    pub(crate) sums: Option<QuantizationPoint>,
     /// The step from which a batch normalisation uses its moving statistics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) freeze_bn_delay: Option<u64>,
@@ -68,36 +68,36 @@ pub(crate) struct Quantizer {
 
 /// The quantiser of the layer that is called: how many parts the path has there, and at the layer of the model that it is within.
 #[derive(Clone)]
-pub(crate) struct QuantizerAt {
+pub(crate) struct ScopedQuantizer {
     pub(crate) depth: usize,
     pub(crate) of_node: usize,
     pub(crate) own: Arc<Quantizer>,
 }
 
-impl QuantizerAt {
+impl ScopedQuantizer {
     /// That of a layer within, at a path of so many parts.
-    pub(crate) fn within(&self, name: &str, depth: usize) -> Option<QuantizerAt> {
+    pub(crate) fn within(&self, name: &str, depth: usize) -> Option<ScopedQuantizer> {
         let own = self.own.layers.get(name).filter(|_| self.depth + 1 == depth)?;
-        Some(QuantizerAt { depth, own: Arc::new(own.clone()), ..*self })
+        Some(ScopedQuantizer { depth, own: Arc::new(own.clone()), ..*self })
     }
 }
 
 /// A weight that is rounded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Kernel {
+pub(crate) struct QuantizedKernel {
     pub(crate) name: String,
     /// The dimensions of the output's channels, from the last one (1) on; none: one step for all.
     pub(crate) channels: Vec<usize>,
     /// The batch normalisation that is folded into it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) folded: Option<Folded>,
+    pub(crate) folded: Option<FoldedBatchNorm>,
 }
 
 /// A batch normalisation that is folded into the weights before it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Folded {
+pub(crate) struct FoldedBatchNorm {
     pub(crate) layer: String,
     pub(crate) epsilon: f64,
     /// Whether it has a gamma.
@@ -109,7 +109,7 @@ pub(crate) struct Folded {
 /// A place where values are rounded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) enum Slot {
+pub(crate) enum QuantizationPoint {
     /// The operator has its own levels.
     Fixed { scale: f64, zero_point: f64 },
     /// By the range that is found here, where it is `own`, together with those of other places: `conv2d/output`.
@@ -120,9 +120,11 @@ pub(crate) enum Slot {
     },
 }
 
-impl Slot {
-    pub(crate) const SIGMOID: Slot = Slot::Fixed { scale: 1.0 / 256.0, zero_point: -128.0 };
-    pub(crate) const TANH: Slot = Slot::Fixed { scale: 1.0 / 128.0, zero_point: 0.0 };
+impl QuantizationPoint {
+    pub(crate) const SIGMOID: QuantizationPoint =
+        QuantizationPoint::Fixed { scale: 1.0 / 256.0, zero_point: -128.0 };
+    pub(crate) const TANH: QuantizationPoint =
+        QuantizationPoint::Fixed { scale: 1.0 / 128.0, zero_point: 0.0 };
 }
 
 impl Quantizer {
@@ -173,8 +175,9 @@ impl Quantizer {
             [("parts", &self.parts), ("inner", &self.inner), ("output", &self.output), ("rows", &self.rows)];
         let others = others.into_iter().map(|(name, slot)| (name.to_string(), slot.as_ref()));
         let others = others.chain(self.within.iter().map(|(name, slot)| (name.clone(), Some(slot))));
-        let own =
-            inputs.chain(others).filter(|(_, slot)| matches!(slot, Some(Slot::Range { own: true, .. })));
+        let own = inputs
+            .chain(others)
+            .filter(|(_, slot)| matches!(slot, Some(QuantizationPoint::Range { own: true, .. })));
         let inner = self.layers.iter().flat_map(|(layer, inner)| {
             inner.own_ranges().into_iter().map(move |place| format!("{layer}/{place}"))
         });

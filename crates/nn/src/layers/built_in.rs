@@ -2,11 +2,11 @@
 
 use crate::did_you_mean::{unknown_argument, with_reason};
 pub(super) use crate::layer::adapter::no_adapters;
-pub(super) use crate::layer::argument::{self, Axes, Each, Edges, Padding, Sizes, config_of};
+pub(super) use crate::layer::argument::{self, Axes, Edges, Padding, SizeArgument, Sizes, config_of};
 pub(super) use crate::layer::capability::{ChannelPruning, IncrementalDecoding};
 pub(super) use crate::layer::initializer::Initializer;
 pub(super) use crate::layer::lowering::{
-    self, ConvolutionKind, ElementWise, Lowering, RecurrentKind, no_operators,
+    self, ConvolutionKind, ElementWise, LayerLowering, RecurrentCell, no_operators,
 };
 pub(super) use crate::layer::masks::MaskPropagation;
 pub(super) use crate::layer::weight_role::{WeightLayout, WeightRole, attention_roles};
@@ -165,7 +165,7 @@ pub(super) fn one_input<L: Arguments>(
 }
 
 /// The operators of a layer, where the formats have them for its number of dimensions.
-pub(super) fn operators_if(layer: &impl Layer, has_them: bool, own: Lowering) -> Result<Lowering> {
+pub(super) fn operators_if(layer: &impl Layer, has_them: bool, own: LayerLowering) -> Result<LayerLowering> {
     if has_them { Ok(own) } else { Err(no_operators(layer.class_name())) }
 }
 

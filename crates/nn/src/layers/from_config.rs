@@ -122,7 +122,9 @@ impl LayerSpec {
             Some(lora) => {
                 let read: serde_json::Result<Adapters> = serde_json::from_value(lora.clone());
                 let read = read.map_err(|e| wrong_type("lora", lora).because(e.to_string()))?;
-                read.packed.values().try_for_each(crate::layer::quantized_weight::Packing::check)?;
+                read.packed
+                    .values()
+                    .try_for_each(crate::layer::quantized_weight::QuantizedWeightLayout::check)?;
                 if read.rank == 0 || read.rank > 1 << 16 || !read.alpha.is_finite() {
                     return Err(wrong_type("lora", lora).because("its rank and alpha must be above 0"));
                 }

@@ -26,11 +26,11 @@ mod wrapped_layer;
 
 #[allow(deprecated, reason = "the name of the version before")]
 pub use crate::layer::argument::Pair;
-pub use crate::layer::argument::{Axes, Each, Edges, Padding, Sizes};
+pub use crate::layer::argument::{Axes, Edges, Padding, SizeArgument, Sizes};
 pub use built_in::BuiltIn;
 pub use from_config::{CustomLayers, CustomObjects, LayerConstructor};
 pub use spec::{LayerKind, LayerSpec, NestedModel};
-pub use wrapped_layer::Wrapped;
+pub use wrapped_layer::WrappedLayer;
 
 /// The struct of a class: of the same name, unless the row says another.
 macro_rules! layer_of {

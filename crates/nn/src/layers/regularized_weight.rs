@@ -6,7 +6,7 @@ use crate::layer::constraint::Constraint;
 use crate::layer::regularizer::Regularizer;
 
 /// What is added to the loss for a weight, and where each step of the optimizer is brought back to.
-pub(super) type Rules = (Option<Regularizer>, Option<Constraint>);
+pub(super) type WeightRules = (Option<Regularizer>, Option<Constraint>);
 
 /// A weight with what is added to the loss for it, and where each step of the optimizer is brought back to.
 pub(super) fn ruled_weight(
@@ -15,7 +15,7 @@ pub(super) fn ruled_weight(
     name: &str,
     shape: &[usize],
     initializer: &Initializer,
-    (regularizer, constraint): Rules,
+    (regularizer, constraint): WeightRules,
 ) -> Result<Tensor> {
     let made = weight(cx, class, name, shape, initializer)?;
     if let (Some(regularizer), Some((both, _))) = (regularizer, cx.adapters_of(name, shape)) {
@@ -44,7 +44,7 @@ pub(super) fn finished(
     cx: &mut Cx,
     class: &str,
     y: Tensor,
-    bias: Option<(&Initializer, Rules)>,
+    bias: Option<(&Initializer, WeightRules)>,
     (activation, penalty): (Activation, Option<Regularizer>),
 ) -> Result<Tensor> {
     let y = match bias {

@@ -24,18 +24,18 @@ pub(super) fn adaptive_windows(n: usize, out: usize) -> Vec<[usize; 2]> {
 
 /// How places between those of the input get their values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kernel {
+pub(super) enum ResamplingKernel {
     Bilinear,
     Bicubic,
     Lanczos(u8),
 }
 
-impl Kernel {
+impl ResamplingKernel {
     fn reach(self) -> f64 {
         match self {
-            Kernel::Bilinear => 1.0,
-            Kernel::Bicubic => 2.0,
-            Kernel::Lanczos(n) => f64::from(n),
+            ResamplingKernel::Bilinear => 1.0,
+            ResamplingKernel::Bicubic => 2.0,
+            ResamplingKernel::Lanczos(n) => f64::from(n),
         }
     }
 
@@ -44,11 +44,11 @@ impl Kernel {
         let x = distance.abs();
         match self {
             _ if x >= self.reach() => 0.0,
-            Kernel::Bilinear => 1.0 - x,
-            Kernel::Bicubic if x <= 1.0 => (1.5 * x - 2.5) * x * x + 1.0,
-            Kernel::Bicubic => ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0,
-            Kernel::Lanczos(_) if x == 0.0 => 1.0,
-            Kernel::Lanczos(n) => {
+            ResamplingKernel::Bilinear => 1.0 - x,
+            ResamplingKernel::Bicubic if x <= 1.0 => (1.5 * x - 2.5) * x * x + 1.0,
+            ResamplingKernel::Bicubic => ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0,
+            ResamplingKernel::Lanczos(_) if x == 0.0 => 1.0,
+            ResamplingKernel::Lanczos(n) => {
                 let (pi, n) = (std::f64::consts::PI * x, f64::from(n));
                 n * pi.sin() * (pi / n).sin() / (pi * pi)
             }

@@ -9,7 +9,7 @@ use systole_ir::op::conv::same_padding;
 use systole_ir::{LiteralBuilder, Scalar};
 
 /// A window that moves over one, two or three dimensions of places.
-pub(super) struct Sliding {
+pub(super) struct SlidingWindow {
     /// The layer's class, for messages.
     pub(super) class: &'static str,
     /// What the layer calls the window's size: `kernel_size` or `pool_size`.
@@ -22,7 +22,7 @@ pub(super) struct Sliding {
     pub(super) takes_causal: bool,
 }
 
-impl Sliding {
+impl SlidingWindow {
     /// The window of a kernel.
     pub(super) fn of_kernel<const N: usize>(
         class: &'static str,
@@ -30,9 +30,17 @@ impl Sliding {
         strides: Sizes<N>,
         dilation: Sizes<N>,
         padding: Padding,
-    ) -> Sliding {
+    ) -> SlidingWindow {
         let [size, strides, dilation] = [size, strides, dilation].map(|sizes| sizes.0.to_vec());
-        Sliding { class, argument: "kernel_size", size, strides, dilation, padding, takes_causal: false }
+        SlidingWindow {
+            class,
+            argument: "kernel_size",
+            size,
+            strides,
+            dilation,
+            padding,
+            takes_causal: false,
+        }
     }
 
     /// What a convolution with this window is in operators.
@@ -42,9 +50,9 @@ impl Sliding {
         groups: usize,
         use_bias: bool,
         activation: Activation,
-    ) -> Lowering {
-        let Sliding { strides, dilation, padding, .. } = self;
-        Lowering::Convolution(lowering::Convolution {
+    ) -> LayerLowering {
+        let SlidingWindow { strides, dilation, padding, .. } = self;
+        LayerLowering::Convolution(lowering::ConvolutionLowering {
             kind,
             strides,
             dilation,

@@ -440,7 +440,7 @@ setters!(LayerSpec:
     /// Where a bias is brought back to after each step.
     bias_constraint: impl Into<Value> as Value;
     /// Steps of a window: `2` or `(2, 1)`.
-    strides: impl Into<Each> as Each;
+    strides: impl Into<SizeArgument> as SizeArgument;
     /// "valid" or "same"; of Conv1D "causal", too.
     padding: impl Into<Value> as Value;
     /// The dimension of Softmax, Concatenate and BatchNormalization; one or several of LayerNormalization.

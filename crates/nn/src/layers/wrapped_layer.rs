@@ -1,4 +1,4 @@
-//! [`Wrapped`]: the layer inside of another one, as an argument of that.
+//! [`WrappedLayer`]: the layer inside of another one, as an argument of that.
 
 use super::built_in::*;
 use super::from_config::CustomLayers;
@@ -19,12 +19,12 @@ use serde::{Deserializer, Serializer};
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Wrapped(Option<Box<LayerSpec>>);
+pub struct WrappedLayer(Option<Box<LayerSpec>>);
 
-impl Wrapped {
+impl WrappedLayer {
     /// This layer.
-    pub(super) fn new(layer: LayerSpec) -> Wrapped {
-        Wrapped(Some(Box::new(layer)))
+    pub(super) fn new(layer: LayerSpec) -> WrappedLayer {
+        WrappedLayer(Some(Box::new(layer)))
     }
 
     /// The layer, or an error that its wrapper has none or one that cannot be inside of another.
@@ -51,24 +51,24 @@ impl Wrapped {
     }
 }
 
-impl PartialEq for Wrapped {
-    fn eq(&self, other: &Wrapped) -> bool {
-        let json = |w: &Wrapped| w.0.as_ref().map(|spec| spec.to_json());
+impl PartialEq for WrappedLayer {
+    fn eq(&self, other: &WrappedLayer) -> bool {
+        let json = |w: &WrappedLayer| w.0.as_ref().map(|spec| spec.to_json());
         json(self) == json(other)
     }
 }
 
-impl Serialize for Wrapped {
+impl Serialize for WrappedLayer {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         self.0.as_ref().map(|spec| spec.to_json()).serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Wrapped {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Wrapped, D::Error> {
+impl<'de> Deserialize<'de> for WrappedLayer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<WrappedLayer, D::Error> {
         let mut value = Value::deserialize(deserializer)?;
         let spec = match &mut value {
-            Value::Null => return Ok(Wrapped(None)),
+            Value::Null => return Ok(WrappedLayer(None)),
             Value::Object(keys) if keys.contains_key("class_name") => {
                 LayerSpec::from_json(&value, &CustomLayers::new())
             }
@@ -78,6 +78,6 @@ impl<'de> Deserialize<'de> for Wrapped {
             },
             _ => return Err(D::Error::custom("it takes a layer: { type = \"Dense\", units = 8 }")),
         };
-        spec.map(Wrapped::new).map_err(|e| D::Error::custom(one_line(&e)))
+        spec.map(WrappedLayer::new).map_err(|e| D::Error::custom(one_line(&e)))
     }
 }

@@ -213,13 +213,13 @@ fn yes() -> bool {
 fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<i64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "it takes a dimension or a list: -1 or [1, 2]")]
-    enum Axes {
+    enum AxisOrAxes {
         One(i64),
         Several(Vec<i64>),
     }
-    Ok(match Axes::deserialize(deserializer)? {
-        Axes::One(axis) => vec![axis],
-        Axes::Several(axes) => axes,
+    Ok(match AxisOrAxes::deserialize(deserializer)? {
+        AxisOrAxes::One(axis) => vec![axis],
+        AxisOrAxes::Several(axes) => axes,
     })
 }
 

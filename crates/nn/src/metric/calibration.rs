@@ -1,6 +1,6 @@
 //! How far a model's confidence is from how often it is right.
 
-use super::{Rule, Seen, confusion::check_number, refused, share};
+use super::{MetricBatch, MetricRule, confusion::check_number, refused, share};
 use crate::loss::{aligned, as_index};
 use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ with_defaults! {
 
 impl ExpectedCalibrationError {
     /// The confidence of each sample and whether it is right, `→ f32[N], f32[N]`. Of one output: its value and the label.
-    fn answers(&self, seen: &Seen) -> Option<(Tensor, Tensor)> {
+    fn answers(&self, seen: &MetricBatch) -> Option<(Tensor, Tensor)> {
         let p = seen.pred.value.convert(DType::F32);
         let n = p.shape().elements();
         if p.rank() == 0 || p.dim(-1) == 1 {
@@ -47,7 +47,7 @@ impl ExpectedCalibrationError {
     }
 }
 
-impl Rule for ExpectedCalibrationError {
+impl MetricRule for ExpectedCalibrationError {
     fn check(&self) -> Result<()> {
         check_number("num_bins", self.num_bins, 1)
     }
@@ -56,7 +56,7 @@ impl Rule for ExpectedCalibrationError {
         ["count", "confidence", "right"].map(|name| (name, vec![self.num_bins])).to_vec()
     }
 
-    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
         let Some((confidence, right)) = self.answers(seen) else {
             return vec![seen.pred.value.convert(DType::F64); 3];
         };

@@ -1,7 +1,7 @@
 //! Counts of the confusion matrix at thresholds, and what is read off them: precision, recall, one at a value of the other,
 //! and the area under a curve.
 
-use super::{Rule, Seen, refused, share, wrong};
+use super::{MetricBatch, MetricRule, refused, share, wrong};
 use crate::loss::aligned;
 use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
@@ -12,30 +12,34 @@ const BELOW_ALL: f64 = -1e10;
 
 /// A cell of the confusion matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cell {
+pub(super) enum ConfusionCell {
     TruePositives,
     FalsePositives,
     TrueNegatives,
     FalseNegatives,
 }
 
-impl Cell {
-    pub(super) const ALL: [Cell; 4] =
-        [Cell::TruePositives, Cell::TrueNegatives, Cell::FalsePositives, Cell::FalseNegatives];
+impl ConfusionCell {
+    pub(super) const ALL: [ConfusionCell; 4] = [
+        ConfusionCell::TruePositives,
+        ConfusionCell::TrueNegatives,
+        ConfusionCell::FalsePositives,
+        ConfusionCell::FalseNegatives,
+    ];
 
     pub(super) fn slot(self) -> &'static str {
         match self {
-            Cell::TruePositives => "true_positives",
-            Cell::FalsePositives => "false_positives",
-            Cell::TrueNegatives => "true_negatives",
-            Cell::FalseNegatives => "false_negatives",
+            ConfusionCell::TruePositives => "true_positives",
+            ConfusionCell::FalsePositives => "false_positives",
+            ConfusionCell::TrueNegatives => "true_negatives",
+            ConfusionCell::FalseNegatives => "false_negatives",
         }
     }
 }
 
 /// How scores are cut into positive and negative ones.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cut<'a> {
+pub(super) struct Thresholding<'a> {
     pub thresholds: &'a [f64],
     /// Only the k greatest scores of a row can be positive.
     pub top_k: Option<usize>,
@@ -48,10 +52,10 @@ pub(super) struct Cut<'a> {
     pub from_logits: bool,
 }
 
-impl Cut<'_> {
+impl Thresholding<'_> {
     /// The weight of samples in each cell, `→ f64[T]` or, of several labels, `f64[T, L]`.
     #[track_caller]
-    pub fn count(&self, seen: &Seen, cells: &[Cell]) -> Vec<Tensor> {
+    pub fn count(&self, seen: &MetricBatch, cells: &[ConfusionCell]) -> Vec<Tensor> {
         let Some((t, p, weight)) = self.columns(seen) else {
             return vec![seen.pred.value.convert(DType::F64); cells.len()];
         };
@@ -64,17 +68,17 @@ impl Cut<'_> {
             let sum = which.select(&weight, &zero).sum(&[0]).convert(DType::F64);
             if labels == 1 && !self.multi_label { sum.reshape([self.thresholds.len()]) } else { sum }
         };
-        let of = |cell: &Cell| match cell {
-            Cell::TruePositives => sum(above.and(&positive)),
-            Cell::FalsePositives => sum(above.and(&positive.not())),
-            Cell::FalseNegatives => sum(above.not().and(&positive)),
-            Cell::TrueNegatives => sum(above.not().and(&positive.not())),
+        let of = |cell: &ConfusionCell| match cell {
+            ConfusionCell::TruePositives => sum(above.and(&positive)),
+            ConfusionCell::FalsePositives => sum(above.and(&positive.not())),
+            ConfusionCell::FalseNegatives => sum(above.not().and(&positive)),
+            ConfusionCell::TrueNegatives => sum(above.not().and(&positive.not())),
         };
         cells.iter().map(of).collect()
     }
 
     /// Labels, scores and weights as `f32[N, L]`: all in one column unless labels are apart.
-    fn columns(&self, seen: &Seen) -> Option<(Tensor, Tensor, Tensor)> {
+    fn columns(&self, seen: &MetricBatch) -> Option<(Tensor, Tensor, Tensor)> {
         let value = seen.pred.value.convert(DType::F32);
         let (t, mut p) = seen.same_shape(&if self.from_logits { value.logistic() } else { value })?;
         let last = p.rank().saturating_sub(1);
@@ -184,7 +188,7 @@ macro_rules! counts {
             }
         }
 
-        impl Rule for $name {
+        impl MetricRule for $name {
             fn check(&self) -> Result<()> {
                 check_thresholds(&self.thresholds)
             }
@@ -193,8 +197,8 @@ macro_rules! counts {
                 vec![("accumulator", vec![self.thresholds.len()])]
             }
 
-            fn sums(&self, seen: &Seen) -> Vec<Tensor> {
-                Cut { thresholds: &self.thresholds, ..Cut::default() }.count(seen, &[Cell::$name])
+            fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
+                Thresholding { thresholds: &self.thresholds, ..Thresholding::default() }.count(seen, &[ConfusionCell::$name])
             }
 
             fn results(&self, sums: &[Vec<f64>]) -> Vec<f64> {
@@ -244,15 +248,15 @@ pub struct FalseNegatives {
 }
 
 /// Shares at one threshold.
-struct Shares {
+struct ThresholdRates {
     sensitivity: f64,
     specificity: f64,
     precision: f64,
 }
 
-fn shares(sums: &[Vec<f64>]) -> Vec<Shares> {
+fn shares(sums: &[Vec<f64>]) -> Vec<ThresholdRates> {
     let [tp, tn, fp, fne] = sums else { return Vec::new() };
-    let one = |i: usize| Shares {
+    let one = |i: usize| ThresholdRates {
         sensitivity: share(tp[i], tp[i] + fne[i]),
         specificity: share(tn[i], tn[i] + fp[i]),
         precision: share(tp[i], tp[i] + fp[i]),
@@ -268,7 +272,7 @@ macro_rules! bests {
             }
         }
 
-        impl Rule for $name {
+        impl MetricRule for $name {
             fn check(&self) -> Result<()> {
                 check_number("num_thresholds", self.num_thresholds, 1)?;
                 match (0.0..=1.0).contains(&self.$key) {
@@ -278,13 +282,13 @@ macro_rules! bests {
             }
 
             fn slots(&self, _: usize) -> Vec<(&'static str, Vec<usize>)> {
-                Cell::ALL.map(|c| (c.slot(), vec![self.num_thresholds])).to_vec()
+                ConfusionCell::ALL.map(|c| (c.slot(), vec![self.num_thresholds])).to_vec()
             }
 
-            fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+            fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
                 let thresholds = evenly(self.num_thresholds);
-                let cut = Cut { thresholds: &thresholds, class_id: self.class_id, ..Cut::default() };
-                cut.count(seen, &Cell::ALL)
+                let cut = Thresholding { thresholds: &thresholds, class_id: self.class_id, ..Thresholding::default() };
+                cut.count(seen, &ConfusionCell::ALL)
             }
 
             fn results(&self, sums: &[Vec<f64>]) -> Vec<f64> {
@@ -356,7 +360,7 @@ pub struct RecallAtPrecision {
 
 /// The curve whose area is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Curve {
+pub enum AucCurve {
     /// Recall over the rate of false positives.
     #[default]
     #[serde(alias = "roc")]
@@ -390,7 +394,7 @@ with_defaults! {
         /// How many thresholds there are, at equal distances from 0 to 1. Keras: 200.
         pub num_thresholds: usize = 200,
         /// `ROC`, `PR` or `PRGAIN`. Keras: `ROC`.
-        pub curve: Curve = Curve::ROC,
+        pub curve: AucCurve = AucCurve::ROC,
         /// `interpolation`, `majoring` or `minoring`. Keras: `interpolation`.
         pub summation_method: Summation = Summation::Interpolation,
         /// Thresholds between 0 and 1 in place of `num_thresholds`.
@@ -426,16 +430,16 @@ impl AUC {
     /// The area from the counts at each threshold.
     fn area(&self, cells: [&[f64]; 4]) -> f64 {
         let [tp, tn, fp, fne] = cells;
-        if self.curve == Curve::PR && self.summation_method == Summation::Interpolation {
+        if self.curve == AucCurve::PR && self.summation_method == Summation::Interpolation {
             return interpolated(tp, fp, fne);
         }
         let point = |i: usize| {
             let recall = share(tp[i], tp[i] + fne[i]);
             match self.curve {
-                Curve::ROC => (share(fp[i], fp[i] + tn[i]), recall),
-                Curve::PR => (recall, share(tp[i], tp[i] + fp[i])),
-                Curve::PRGAIN if tp[i] == 0.0 => (0.0, 1.0),
-                Curve::PRGAIN => {
+                AucCurve::ROC => (share(fp[i], fp[i] + tn[i]), recall),
+                AucCurve::PR => (recall, share(tp[i], tp[i] + fp[i])),
+                AucCurve::PRGAIN if tp[i] == 0.0 => (0.0, 1.0),
+                AucCurve::PRGAIN => {
                     let factor = share(tp[i] + fne[i], tn[i] + fp[i]);
                     let gain = |lost: f64| 1.0 - factor * share(lost, tp[i]);
                     (gain(fne[i]).max(0.0), gain(fp[i]))
@@ -465,7 +469,7 @@ fn interpolated(tp: &[f64], fp: &[f64], fne: &[f64]) -> f64 {
     (0..tp.len().saturating_sub(1)).map(between).sum()
 }
 
-impl Rule for AUC {
+impl MetricRule for AUC {
     fn check(&self) -> Result<()> {
         check_thresholds(&self.thresholds)?;
         check_number("num_thresholds", self.num_thresholds, 2)?;
@@ -483,18 +487,18 @@ impl Rule for AUC {
         if self.multi_label {
             shape.push(self.num_labels.unwrap_or(outputs));
         }
-        Cell::ALL.map(|c| (c.slot(), shape.clone())).to_vec()
+        ConfusionCell::ALL.map(|c| (c.slot(), shape.clone())).to_vec()
     }
 
-    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
-        let cut = Cut {
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
+        let cut = Thresholding {
             thresholds: &self.limits(),
             multi_label: self.multi_label,
             label_weights: &self.label_weights,
             from_logits: self.from_logits,
-            ..Cut::default()
+            ..Thresholding::default()
         };
-        cut.count(seen, &Cell::ALL)
+        cut.count(seen, &ConfusionCell::ALL)
     }
 
     fn results(&self, sums: &[Vec<f64>]) -> Vec<f64> {

@@ -1,6 +1,6 @@
 //! F-scores: precision and recall as one number.
 
-use super::{Rule, Seen, refused, wrong};
+use super::{MetricBatch, MetricRule, refused, wrong};
 use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Result, Tensor};
@@ -69,7 +69,7 @@ impl FBetaScore {
     }
 }
 
-impl Rule for FBetaScore {
+impl MetricRule for FBetaScore {
     fn check(&self) -> Result<()> {
         if !(self.beta > 0.0 && self.beta.is_finite()) {
             return Err(wrong(format!("beta is {}", self.beta), "choose a number above 0; 1 is usual"));
@@ -88,7 +88,7 @@ impl Rule for FBetaScore {
         names.map(|name| (name, vec![classes])).to_vec()
     }
 
-    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
         let Some((t, p)) =
             seen.same_shape(&seen.pred.value.convert(DType::F32)).filter(|(t, _)| t.rank() == 2)
         else {
@@ -126,7 +126,7 @@ impl F1Score {
     }
 }
 
-impl Rule for F1Score {
+impl MetricRule for F1Score {
     fn check(&self) -> Result<()> {
         self.general().check()
     }
@@ -135,7 +135,7 @@ impl Rule for F1Score {
         self.general().slots(outputs)
     }
 
-    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
         self.general().sums(seen)
     }
 

@@ -1,6 +1,6 @@
 //! Intersection over union of classes, from a confusion matrix that is kept on the device.
 
-use super::{Rule, Seen, refused, wrong};
+use super::{MetricBatch, MetricRule, refused, wrong};
 use crate::loss::aligned;
 use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use systole_ir::{DType, Result, Tensor};
 
 /// What all of the family have.
 #[derive(Default)]
-struct Matrix<'a> {
+struct IouConfig<'a> {
     num_classes: Option<usize>,
     /// Empty: all.
     target_class_ids: &'a [usize],
@@ -20,7 +20,7 @@ struct Matrix<'a> {
     threshold: Option<f64>,
 }
 
-impl Matrix<'_> {
+impl IouConfig<'_> {
     fn classes(&self, outputs: usize) -> usize {
         self.num_classes.unwrap_or(outputs)
     }
@@ -42,7 +42,7 @@ impl Matrix<'_> {
         vec![("total_confusion_matrix", vec![self.classes(outputs); 2])]
     }
 
-    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
         let p = seen.pred.value.convert(DType::F32);
         let p = self
             .threshold
@@ -68,7 +68,7 @@ impl Matrix<'_> {
     }
 
     /// `t, p: i32[…] → f64[C, C]`; row: what it is, column: what it is taken for.
-    fn matrix(&self, t: &Tensor, p: &Tensor, classes: usize, seen: &Seen) -> Tensor {
+    fn matrix(&self, t: &Tensor, p: &Tensor, classes: usize, seen: &MetricBatch) -> Tensor {
         let n = p.shape().elements();
         let weight = match seen.weight {
             Some(w) => aligned(p, w).broadcast_to(p.shape()).reshape([n]),
@@ -107,7 +107,7 @@ impl Matrix<'_> {
 
 macro_rules! overlaps {
     ($($name:ident;)*) => {
-        $(impl Rule for $name {
+        $(impl MetricRule for $name {
             fn check(&self) -> Result<()> {
                 self.matrix().check()
             }
@@ -116,7 +116,7 @@ macro_rules! overlaps {
                 self.matrix().slots(outputs)
             }
 
-            fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+            fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
                 self.matrix().sums(seen)
             }
 
@@ -159,15 +159,15 @@ with_defaults! {
 }
 
 impl IoU {
-    fn matrix(&self) -> Matrix<'_> {
-        Matrix {
+    fn matrix(&self) -> IouConfig<'_> {
+        IouConfig {
             num_classes: self.num_classes,
             target_class_ids: &self.target_class_ids,
             ignore_class: self.ignore_class,
             sparse_y_true: self.sparse_y_true,
             sparse_y_pred: self.sparse_y_pred,
             axis: self.axis,
-            ..Matrix::default()
+            ..IouConfig::default()
         }
     }
 }
@@ -193,14 +193,14 @@ with_defaults! {
 }
 
 impl MeanIoU {
-    fn matrix(&self) -> Matrix<'_> {
-        Matrix {
+    fn matrix(&self) -> IouConfig<'_> {
+        IouConfig {
             num_classes: self.num_classes,
             ignore_class: self.ignore_class,
             sparse_y_true: self.sparse_y_true,
             sparse_y_pred: self.sparse_y_pred,
             axis: self.axis,
-            ..Matrix::default()
+            ..IouConfig::default()
         }
     }
 }
@@ -227,14 +227,14 @@ with_defaults! {
 }
 
 impl OneHotIoU {
-    fn matrix(&self) -> Matrix<'_> {
-        Matrix {
+    fn matrix(&self) -> IouConfig<'_> {
+        IouConfig {
             num_classes: self.num_classes,
             target_class_ids: &self.target_class_ids,
             ignore_class: self.ignore_class,
             sparse_y_pred: self.sparse_y_pred,
             axis: self.axis,
-            ..Matrix::default()
+            ..IouConfig::default()
         }
     }
 }
@@ -258,13 +258,13 @@ with_defaults! {
 }
 
 impl OneHotMeanIoU {
-    fn matrix(&self) -> Matrix<'_> {
-        Matrix {
+    fn matrix(&self) -> IouConfig<'_> {
+        IouConfig {
             num_classes: self.num_classes,
             ignore_class: self.ignore_class,
             sparse_y_pred: self.sparse_y_pred,
             axis: self.axis,
-            ..Matrix::default()
+            ..IouConfig::default()
         }
     }
 }
@@ -282,15 +282,15 @@ with_defaults! {
 }
 
 impl BinaryIoU {
-    fn matrix(&self) -> Matrix<'_> {
-        Matrix {
+    fn matrix(&self) -> IouConfig<'_> {
+        IouConfig {
             num_classes: Some(2),
             target_class_ids: &self.target_class_ids,
             sparse_y_true: true,
             sparse_y_pred: true,
             axis: -1,
             threshold: Some(self.threshold),
-            ..Matrix::default()
+            ..IouConfig::default()
         }
     }
 }

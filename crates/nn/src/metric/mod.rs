@@ -16,10 +16,10 @@ use crate::loss::{
 };
 pub use calibration::ExpectedCalibrationError;
 pub use confusion::{
-    AUC, Curve, FalseNegatives, FalsePositives, PrecisionAtRecall, RecallAtPrecision,
+    AUC, AucCurve, FalseNegatives, FalsePositives, PrecisionAtRecall, RecallAtPrecision,
     SensitivityAtSpecificity, SpecificityAtSensitivity, Summation, TrueNegatives, TruePositives,
 };
-use confusion::{Cell, Cut, check_number, check_thresholds, thresholds_of};
+use confusion::{ConfusionCell, Thresholding, check_number, check_thresholds, thresholds_of};
 pub use constructors::*;
 pub use f_score::{Average, F1Score, FBetaScore};
 pub use iou::{BinaryIoU, IoU, MeanIoU, OneHotIoU, OneHotMeanIoU};
@@ -160,12 +160,12 @@ impl From<Loss> for Metric {
 }
 
 /// What the table below says of a metric.
-pub(crate) trait Named {
+pub(crate) trait MetricName {
     fn name(&self) -> &'static str;
 }
 
 /// What a metric of the table below is: what is kept, and how that is added to and read.
-pub(crate) trait Rule: Named {
+pub(crate) trait MetricRule: MetricName {
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -174,20 +174,20 @@ pub(crate) trait Rule: Named {
     fn slots(&self, outputs: usize) -> Vec<(&'static str, Vec<usize>)>;
 
     /// Traced, `→ f64[…]`: what a batch adds to each of them.
-    fn sums(&self, seen: &Seen) -> Vec<Tensor>;
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor>;
 
     fn results(&self, sums: &[Vec<f64>]) -> Vec<f64>;
 }
 
 /// A batch as a rule sees it.
-pub(crate) struct Seen<'a> {
+pub(crate) struct MetricBatch<'a> {
     metric: &'static str,
     y_true: &'a Tensor,
     pred: Prediction<'a>,
     weight: Option<&'a Tensor>,
 }
 
-impl Seen<'_> {
+impl MetricBatch<'_> {
     /// Labels and predictions in f32 and one shape.
     fn same_shape(&self, p: &Tensor) -> Option<(Tensor, Tensor)> {
         same_shape(self.metric, self.y_true, p)
@@ -217,7 +217,7 @@ macro_rules! rules {
             $($name),*
         ];
 
-        $(impl Named for $class {
+        $(impl MetricName for $class {
             fn name(&self) -> &'static str {
                 $name
             }
@@ -230,7 +230,7 @@ macro_rules! rules {
         })*
 
         impl Metric {
-            fn rule(&self) -> Option<&dyn Rule> {
+            fn rule(&self) -> Option<&dyn MetricRule> {
                 match self {
                     $(Metric::$class(rule) => Some(rule),)*
                     _ => None,
@@ -278,7 +278,7 @@ fn wrong(what: String, hint: &str) -> Error {
     Error::new(ErrorKind::Config, what).hint(hint)
 }
 
-fn refused(seen: &Seen, why: &str, hint: &str) -> Tensor {
+fn refused(seen: &MetricBatch, why: &str, hint: &str) -> Tensor {
     let what = format!("labels {} and predictions {} do not fit", seen.y_true.ty(), seen.pred.value.ty());
     let error = Error::new(ErrorKind::Graph, what).at(format!("metric {}", seen.metric));
     seen.y_true.fail(error.because(why).hint(hint))
@@ -391,7 +391,7 @@ impl Metric {
             Metric::SparseTopKCategoricalAccuracy { k } | Metric::TopKCategoricalAccuracy { k } => {
                 check_number("k", *k, 1)
             }
-            other => other.rule().map_or(Ok(()), Rule::check),
+            other => other.rule().map_or(Ok(()), MetricRule::check),
         }
     }
 
@@ -409,7 +409,7 @@ impl Metric {
             Metric::Loss(loss) => loss.name(),
             Metric::Mean { name } => name,
             Metric::Custom(own) => own.get().name(),
-            other => other.rule().map_or("", Named::name),
+            other => other.rule().map_or("", MetricName::name),
         }
     }
 
@@ -483,19 +483,27 @@ impl Metric {
         sample_weight: Option<&Tensor>,
     ) -> Params {
         let pred: Prediction = y_pred.into();
-        let seen = |metric| Seen { metric, y_true, pred, weight: sample_weight };
+        let seen = |metric| MetricBatch { metric, y_true, pred, weight: sample_weight };
         let added = match self {
             Metric::Precision { thresholds, top_k, class_id } => {
                 let thresholds = thresholds_of(thresholds, *top_k);
-                let cut =
-                    Cut { thresholds: &thresholds, top_k: *top_k, class_id: *class_id, ..Cut::default() };
-                cut.count(&seen("precision"), &[Cell::TruePositives, Cell::FalsePositives])
+                let cut = Thresholding {
+                    thresholds: &thresholds,
+                    top_k: *top_k,
+                    class_id: *class_id,
+                    ..Thresholding::default()
+                };
+                cut.count(&seen("precision"), &[ConfusionCell::TruePositives, ConfusionCell::FalsePositives])
             }
             Metric::Recall { thresholds, top_k, class_id } => {
                 let thresholds = thresholds_of(thresholds, *top_k);
-                let cut =
-                    Cut { thresholds: &thresholds, top_k: *top_k, class_id: *class_id, ..Cut::default() };
-                cut.count(&seen("recall"), &[Cell::TruePositives, Cell::FalseNegatives])
+                let cut = Thresholding {
+                    thresholds: &thresholds,
+                    top_k: *top_k,
+                    class_id: *class_id,
+                    ..Thresholding::default()
+                };
+                cut.count(&seen("recall"), &[ConfusionCell::TruePositives, ConfusionCell::FalseNegatives])
             }
             Metric::Custom(own) if own.mean().is_none() => {
                 let (t, p) = as_given(y_true, pred.value);

@@ -1,6 +1,6 @@
 //! Metrics of predicted numbers: the coefficient of determination, the root of the mean square, cosine and correlations.
 
-use super::{Rule, Seen, mean_slots, refused, share, weighted_sums, wrong};
+use super::{MetricBatch, MetricRule, mean_slots, refused, share, weighted_sums, wrong};
 use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Result, Tensor};
@@ -10,12 +10,12 @@ use systole_ir::{DType, Result, Tensor};
 #[serde(default, deny_unknown_fields)]
 pub struct RootMeanSquaredError {}
 
-impl Rule for RootMeanSquaredError {
+impl MetricRule for RootMeanSquaredError {
     fn slots(&self, _: usize) -> Vec<(&'static str, Vec<usize>)> {
         mean_slots()
     }
 
-    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
         match seen.same_shape(&seen.pred.value.convert(DType::F32)) {
             Some((t, p)) => weighted_sums(&((&p - &t) * (&p - &t)), None, seen.weight),
             None => vec![seen.pred.value.convert(DType::F64); 2],
@@ -51,7 +51,7 @@ with_defaults! {
     }
 }
 
-impl Rule for R2Score {
+impl MetricRule for R2Score {
     fn slots(&self, outputs: usize) -> Vec<(&'static str, Vec<usize>)> {
         let mut slots =
             ["squared_sum", "sum", "residual", "count"].map(|name| (name, vec![outputs])).to_vec();
@@ -60,7 +60,7 @@ impl Rule for R2Score {
     }
 
     /// In f64: the variance is a difference of large sums.
-    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+    fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
         let Some((t, p)) =
             seen.same_shape(&seen.pred.value.convert(DType::F32)).filter(|(t, _)| t.rank() == 2)
         else {
@@ -116,7 +116,7 @@ macro_rules! along_an_axis {
             }
         }
 
-        impl Rule for $name {
+        impl MetricRule for $name {
             fn check(&self) -> Result<()> {
                 match self.axis {
                     0 => Err(wrong("axis is 0, along which the samples lie".into(), "choose -1, the last one, or from 1 up")),
@@ -128,7 +128,7 @@ macro_rules! along_an_axis {
                 mean_slots()
             }
 
-            fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+            fn sums(&self, seen: &MetricBatch) -> Vec<Tensor> {
                 let Some((t, p)) = seen.same_shape(&seen.pred.value.convert(DType::F32)) else {
                     return vec![seen.pred.value.convert(DType::F64); 2];
                 };

@@ -9,7 +9,7 @@ use crate::setters::with_defaults;
 use std::sync::Arc;
 use systole_dist::Strategy;
 use systole_ir::{DType, Error, ErrorKind, Result, Tensor, grad};
-use systole_runtime::{Backend, Buffer, Jit, Params, Tree, backend, jit};
+use systole_runtime::{Backend, Buffer, Jit, Params, TensorTree, backend, jit};
 
 with_defaults! {
     /// How the steps of a loop of your own run; the part that Hugging Face's `Accelerator` has for PyTorch.
@@ -71,20 +71,20 @@ pub struct LoopState {
     pub steps: u64,
 }
 
-type In<B> = (Params, Params, Params, B, Controls);
-type Out<A> = (Params, Params, Params, Tensor, A);
-type Boxed<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
+type LoopStepInputs<B> = (Params, Params, Params, B, Controls);
+type LoopStepOutputs<A> = (Params, Params, Params, Tensor, A);
+type BoxedJit<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
 
 /// A step of a loop. Made by [`Accelerator::step`] and [`Accelerator::step_with`].
-pub struct LoopStep<B: Tree, A: Tree> {
-    function: Boxed<In<B>, Out<A>>,
+pub struct LoopStep<B: TensorTree, A: TensorTree> {
+    function: BoxedJit<LoopStepInputs<B>, LoopStepOutputs<A>>,
     optimizer: Optimizer,
     seed: u64,
 }
 
 /// A function of the weights without an update. Made by [`Accelerator::function`].
-pub struct LoopFunction<B: Tree, O: Tree> {
-    function: Boxed<(Params, Params, B), O>,
+pub struct LoopFunction<B: TensorTree, O: TensorTree> {
+    function: BoxedJit<(Params, Params, B), O>,
 }
 
 impl Accelerator {
@@ -146,7 +146,7 @@ impl Accelerator {
     /// When the backend or the strategy cannot be had.
     pub fn step<B, F>(&self, optimizer: &Optimizer, f: F) -> Result<LoopStep<B, ()>>
     where
-        B: Tree + 'static,
+        B: TensorTree + 'static,
         F: Fn(&mut Cx, &Params, &B) -> Tensor + Send + Sync + 'static,
     {
         self.step_with(optimizer, move |cx, params, batch| (f(cx, params, batch), ()))
@@ -158,13 +158,13 @@ impl Accelerator {
     /// As [`Accelerator::step`].
     pub fn step_with<B, A, F>(&self, optimizer: &Optimizer, f: F) -> Result<LoopStep<B, A>>
     where
-        B: Tree + 'static,
-        A: Tree + 'static,
+        B: TensorTree + 'static,
+        A: TensorTree + 'static,
         F: Fn(&mut Cx, &Params, &B) -> (Tensor, A) + Send + Sync + 'static,
     {
         let optimizer = self.accumulating(optimizer)?;
         let (precision, scale, rule) = (self.precision, self.loss_scale(), optimizer.clone());
-        let traced: Box<dyn Fn(In<B>) -> Out<A> + Send + Sync> =
+        let traced: Box<dyn Fn(LoopStepInputs<B>) -> LoopStepOutputs<A> + Send + Sync> =
             Box::new(move |(params, frozen, slots, batch, (learning_rate, step, seed))| {
                 let weights = union(&params, &frozen);
                 let mut cx = Cx::new(step.builder(), weights, precision).training_with(&seed, &step);
@@ -194,8 +194,8 @@ impl Accelerator {
     /// As [`Accelerator::step`].
     pub fn function<B, O, F>(&self, f: F) -> Result<LoopFunction<B, O>>
     where
-        B: Tree + 'static,
-        O: Tree + 'static,
+        B: TensorTree + 'static,
+        O: TensorTree + 'static,
         F: Fn(&mut Cx, &Params, &B) -> O + Send + Sync + 'static,
     {
         let precision = self.precision;
@@ -212,11 +212,11 @@ impl Accelerator {
         Ok(LoopFunction { function })
     }
 
-    fn jit<I: Tree, O: Tree>(
+    fn jit<I: TensorTree, O: TensorTree>(
         &self,
         traced: Box<dyn Fn(I) -> O + Send + Sync>,
         name: &str,
-    ) -> Result<Boxed<I, O>> {
+    ) -> Result<BoxedJit<I, O>> {
         let device = self.backend.clone().map_or_else(|| backend("auto"), Ok)?;
         let device = self.strategy.on(device)?;
         let function = jit(traced).on(device).named(name);
@@ -260,7 +260,7 @@ fn checked(loss: Tensor) -> Tensor {
     loss.fail(e)
 }
 
-impl<B: Tree, A: Tree> LoopStep<B, A> {
+impl<B: TensorTree, A: TensorTree> LoopStep<B, A> {
     /// Takes a step; the state is updated in place. Returns the loss, `f32[]`: reading it waits for the step.
     ///
     /// # Errors
@@ -288,7 +288,7 @@ impl<B: Tree, A: Tree> LoopStep<B, A> {
     }
 }
 
-impl<B: Tree, O: Tree> LoopFunction<B, O> {
+impl<B: TensorTree, O: TensorTree> LoopFunction<B, O> {
     /// The function of the weights as they are and a batch.
     ///
     /// # Errors

@@ -7,13 +7,13 @@ use crate::model::architecture::Architecture;
 use crate::model::batch::{Batch, DeviceBatch};
 use crate::model::compile::{Compile, TrainState};
 use crate::model::history::Logs;
-use crate::model::output_losses::{Goals, Outcome};
+use crate::model::output_losses::{BatchLosses, OutputLosses};
 use crate::model::sparsity::{MASK, Pruning};
-use crate::model::train_step::{BatchTree, StepCx, TrainStep as OwnStep, Updates};
+use crate::model::train_step::{BatchTree, OptimizerUpdate, StepCx, TrainStep as OwnStep};
 use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
 use std::sync::Arc;
 use systole_ir::{DType, Graph, Literal, Result, Tensor, TensorType, grad};
-use systole_runtime::{Backend, Buffer, Executable, Jit, Params, Roles, jit};
+use systole_runtime::{Backend, Buffer, Executable, Jit, Params, ValueRoles, jit};
 
 /// Learning rate `f32[]` (with all else that changes: [`Optimizer::values_at`]), step `u64[]` and seed `u64[]`: inputs of the
 /// graph, so that changing them compiles nothing.
@@ -33,28 +33,28 @@ type TrainIn = (Params, Params, Params, Params, BatchTree, Controls);
 type TrainOut = (Params, Params, Params, Params);
 type EvaluateIn = (Params, Params, Params, BatchTree);
 type PredictIn = (Params, Params, Vec<Tensor>);
-pub(crate) type Traced<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
+pub(crate) type TracedStep<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
 
 pub(crate) fn union(a: &Params, b: &Params) -> Params {
     a.iter().chain(b.iter()).map(|(n, t)| (n.to_string(), t.clone())).collect()
 }
 
 /// Forward, loss, backward, optimizer update and metrics in one graph.
-pub(crate) struct TrainStep {
-    function: Traced<TrainIn, TrainOut>,
+pub(crate) struct CompiledTrainStep {
+    function: TracedStep<TrainIn, TrainOut>,
     recipe: TrainRecipe,
     optimizer: Optimizer,
     pub(crate) metrics: MetricSet,
     loss_scale: Option<LossScale>,
 }
 
-impl TrainStep {
+impl CompiledTrainStep {
     pub(crate) fn new(
         architecture: &Arc<Architecture>,
         config: &Compile,
-        goals: &Goals,
+        goals: &OutputLosses,
         backend: &Arc<dyn Backend>,
-    ) -> TrainStep {
+    ) -> CompiledTrainStep {
         let metrics = MetricSet::new(config, goals);
         let loss_scale = (config.precision == Precision::MixedFloat16).then(LossScale::default);
         let recipe = TrainRecipe {
@@ -69,7 +69,7 @@ impl TrainStep {
             pruning: config.pruning.clone(),
         };
         let function = recipe.clone().function().on(backend.clone());
-        TrainStep { function, recipe, optimizer: config.optimizer.clone(), metrics, loss_scale }
+        CompiledTrainStep { function, recipe, optimizer: config.optimizer.clone(), metrics, loss_scale }
     }
 
     /// Zeroed slots for the optimizer (and the loss scale), and masks of ones for weights that are pruned.
@@ -130,7 +130,7 @@ impl TrainStep {
         batch: &Batch,
         controls: (Buffer, Buffer, Buffer),
         loops: bool,
-    ) -> Result<(Arc<Graph>, Roles)> {
+    ) -> Result<(Arc<Graph>, ValueRoles)> {
         let s = state.clone();
         let recipe = TrainRecipe { loops, ..self.recipe.clone() };
         let args = (s.trainable, s.frozen, s.optimizer, metrics, batch.buffers(), controls);
@@ -157,7 +157,7 @@ impl TrainStep {
 struct TrainRecipe {
     architecture: Arc<Architecture>,
     optimizer: Optimizer,
-    goals: Goals,
+    goals: OutputLosses,
     precision: Precision,
     metrics: MetricSet,
     loss_scale: Option<LossScale>,
@@ -168,7 +168,7 @@ struct TrainRecipe {
 }
 
 impl TrainRecipe {
-    fn function(self) -> Traced<TrainIn, TrainOut> {
+    fn function(self) -> TracedStep<TrainIn, TrainOut> {
         let traced: Box<dyn Fn(TrainIn) -> TrainOut + Send + Sync> = Box::new(move |args| self.trace(args));
         jit(traced)
             .named("train step")
@@ -239,7 +239,7 @@ impl TrainRecipe {
         let cx = cx.training_with(&seed, &step).with_loops(self.loops);
         let at = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
         let (optimizer, loss_scale) = (self.optimizer.clone(), self.loss_scale.clone());
-        let updates = Updates { optimizer, at, loss_scale, slots };
+        let updates = OptimizerUpdate { optimizer, at, loss_scale, slots };
         let size = batch.0.first().map_or(1, |x| x.dim(0));
         let architecture = self.architecture.clone();
         let after = StepCx::run(own, cx, architecture, batch, trainable.clone(), Some(updates));
@@ -292,7 +292,7 @@ fn kept(good: &Option<Tensor>, new: &Params, old: &Params) -> Params {
 
 /// Loss and metrics of a batch in inference mode.
 pub(crate) struct EvaluateStep {
-    function: Traced<EvaluateIn, Params>,
+    function: TracedStep<EvaluateIn, Params>,
     pub(crate) metrics: MetricSet,
 }
 
@@ -300,7 +300,7 @@ impl EvaluateStep {
     pub(crate) fn new(
         architecture: &Arc<Architecture>,
         config: &Compile,
-        goals: &Goals,
+        goals: &OutputLosses,
         backend: &Arc<dyn Backend>,
     ) -> EvaluateStep {
         let metrics = MetricSet::new(config, goals);
@@ -345,7 +345,7 @@ impl EvaluateStep {
 
 /// Outputs of a batch.
 pub(crate) struct PredictStep {
-    function: Traced<PredictIn, Vec<Tensor>>,
+    function: TracedStep<PredictIn, Vec<Tensor>>,
 }
 
 impl PredictStep {
@@ -391,7 +391,7 @@ impl PredictStep {
 /// The running mean of the loss and all metrics, as accumulators in the graph.
 #[derive(Clone)]
 pub(crate) struct MetricSet {
-    members: Vec<Member>,
+    members: Vec<MetricEntry>,
     /// Losses that are told apart: which goal, and the name of its loss.
     losses: Vec<(usize, String)>,
     /// Names whose means a step of the user's own logs.
@@ -399,7 +399,7 @@ pub(crate) struct MetricSet {
 }
 
 #[derive(Clone)]
-struct Member {
+struct MetricEntry {
     name: String,
     metric: Metric,
     weighted: bool,
@@ -412,9 +412,9 @@ const LOSS_TOTAL: &str = "loss/total";
 const LOSS_COUNT: &str = "loss/count";
 
 impl MetricSet {
-    fn new(config: &Compile, goals: &Goals) -> MetricSet {
+    fn new(config: &Compile, goals: &OutputLosses) -> MetricSet {
         let named = goals.metrics().zip(goals.metric_names());
-        let members = named.map(|((goal, of, (metric, weighted)), name)| Member {
+        let members = named.map(|((goal, of, (metric, weighted)), name)| MetricEntry {
             name,
             metric: metric.clone(),
             weighted: *weighted,
@@ -456,7 +456,7 @@ impl MetricSet {
         cx: &Cx,
         outputs: &[Tensor],
         (labels, weights): (&[Tensor], &[Tensor]),
-        outcome: &Outcome,
+        outcome: &BatchLosses,
     ) -> Params {
         let mut new = state.clone();
         let size = outputs.first().map_or(1, |y| y.dim(0)) as f64;

@@ -1,14 +1,14 @@
 //! How many steps' gradients are gathered for a change of the weights, where that changes while a model is trained.
 
 use crate::model::Model;
-use crate::model::compiled_steps::TrainStep;
+use crate::model::compiled_steps::CompiledTrainStep;
 use serde_json::Value;
 use systole_ir::Result;
 use systole_runtime::Params;
 
 /// A part of a run in which gradients of the same number of steps are gathered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Phase {
+pub(crate) struct AccumulationPhase {
     /// The number, at least 1.
     factor: u64,
     /// The step with which it began.
@@ -19,10 +19,10 @@ pub(crate) struct Phase {
     index: u64,
 }
 
-impl Phase {
+impl AccumulationPhase {
     /// Of a run that has no other.
-    pub(crate) fn plain(factor: usize) -> Phase {
-        Phase { factor: factor.max(1) as u64, ..Phase::default() }
+    pub(crate) fn plain(factor: usize) -> AccumulationPhase {
+        AccumulationPhase { factor: factor.max(1) as u64, ..AccumulationPhase::default() }
     }
 
     /// What the optimizer counts as the number of earlier steps: groups of this size, all changes before among them.
@@ -39,9 +39,14 @@ impl Phase {
         [self.factor, self.since, self.updates, self.index]
     }
 
-    pub(crate) fn from_json(value: &Value) -> Option<Phase> {
+    pub(crate) fn from_json(value: &Value) -> Option<AccumulationPhase> {
         let number = |i: usize| value.get(i).and_then(Value::as_u64);
-        let phase = Phase { factor: number(0)?, since: number(1)?, updates: number(2)?, index: number(3)? };
+        let phase = AccumulationPhase {
+            factor: number(0)?,
+            since: number(1)?,
+            updates: number(2)?,
+            index: number(3)?,
+        };
         (phase.factor > 0).then_some(phase)
     }
 }
@@ -53,8 +58,8 @@ impl Model {
         of.unwrap_or(1).max(1)
     }
 
-    fn phase(&self) -> Phase {
-        self.phase.unwrap_or(Phase::plain(self.accumulation()))
+    fn phase(&self) -> AccumulationPhase {
+        self.phase.unwrap_or(AccumulationPhase::plain(self.accumulation()))
     }
 
     /// Steps of the group that is not whole yet.
@@ -64,19 +69,19 @@ impl Model {
     }
 
     /// The phase of another number that begins with the next step.
-    pub(crate) fn next_phase(&self, factor: usize) -> Phase {
+    pub(crate) fn next_phase(&self, factor: usize) -> AccumulationPhase {
         let phase = self.phase();
         let updates = phase.step(self.step) / phase.factor;
-        Phase { factor: factor as u64, since: self.step, updates, index: phase.index + 1 }
+        AccumulationPhase { factor: factor as u64, since: self.step, updates, index: phase.index + 1 }
     }
 
     /// The phase that begins with the next step, of an optimizer that begins anew.
-    pub(crate) fn fresh_phase(&self) -> Phase {
-        Phase { updates: 0, ..self.next_phase(self.accumulation()) }
+    pub(crate) fn fresh_phase(&self) -> AccumulationPhase {
+        AccumulationPhase { updates: 0, ..self.next_phase(self.accumulation()) }
     }
 
     /// Compiles the step for a phase. What the optimizer keeps stays; gathered gradients do not.
-    pub(crate) fn accumulate_as(&mut self, phase: Phase) -> Result<()> {
+    pub(crate) fn accumulate_as(&mut self, phase: AccumulationPhase) -> Result<()> {
         let changes = self.accumulation() as u64 != phase.factor;
         // Of a whole run it is what the model's own number says.
         self.phase = (phase.index > 0).then_some(phase);
@@ -84,7 +89,8 @@ impl Model {
         let Some(compiled) = self.compiled.as_mut().filter(|_| changes) else { return Ok(()) };
         compiled.config.optimizer.gradient_accumulation_steps =
             (phase.factor > 1).then_some(phase.factor as usize);
-        compiled.train = TrainStep::new(&architecture, &compiled.config, &compiled.goals, &compiled.backend);
+        compiled.train =
+            CompiledTrainStep::new(&architecture, &compiled.config, &compiled.goals, &compiled.backend);
         if self.state.optimizer.iter().next().is_none() && self.step == 0 {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! What training reports: values by name for each epoch.
 
-use systole_data::Report;
+use systole_data::PipelineReport;
 
 /// A step that spends less of its time waiting for data does not really wait.
 const WAITED: f64 = 0.05;
@@ -96,7 +96,7 @@ pub struct History {
     pub device_wait_ms: Vec<f32>,
     /// What the stages of the training data did, how they were tuned and why; `None` where no step was taken. Without
     /// `steps_per_epoch` every epoch runs the pipeline anew: this is the last one's.
-    pub data: Option<Report>,
+    pub data: Option<PipelineReport>,
     /// Milliseconds that steps stood still for each backup.
     pub backup_ms: Vec<f32>,
     /// Samples trained on.
@@ -152,15 +152,15 @@ impl History {
     /// In plain words: compute-bound, or input-bound with the slow stage and what a program can do, where that helps. Empty
     /// where no step was taken.
     pub fn verdict(&self) -> String {
-        self.told(Report::verdict)
+        self.told(PipelineReport::verdict)
     }
 
     /// As [`verdict`](History::verdict), without what to do.
     pub fn finding(&self) -> String {
-        self.told(Report::finding)
+        self.told(PipelineReport::finding)
     }
 
-    fn told(&self, verdict: fn(&Report, f64) -> String) -> String {
+    fn told(&self, verdict: fn(&PipelineReport, f64) -> String) -> String {
         let Some(report) = &self.data else { return String::new() };
         match self.steps_that_waited() {
             // What happens now and then, as at the start of an epoch, says nothing about how fast data come.

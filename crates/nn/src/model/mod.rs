@@ -16,17 +16,17 @@ pub(crate) mod sparsity;
 pub(crate) mod train_step;
 pub(crate) mod weight_only_quantization;
 
-use crate::layer::quantized_weight::Held;
+use crate::layer::quantized_weight::QuantizedWeight;
 use crate::layer::{Cx, Precision, WeightSpec};
 use crate::layers::{LayerSpec, NestedModel};
 use crate::model::architecture::{Architecture, InputSpec, NodeInput, Outputs, Symbol};
 use crate::model::batch::{Batch, BatchFields, without_batch};
 use crate::model::compile::{Compile, TrainState};
-use crate::model::compiled_steps::{EvaluateStep, PredictStep, TrainStep, controls};
-use crate::model::gradient_accumulation::Phase;
+use crate::model::compiled_steps::{CompiledTrainStep, EvaluateStep, PredictStep, controls};
+use crate::model::gradient_accumulation::AccumulationPhase;
 use crate::model::history::Logs;
 use crate::model::infinite_data::check_end;
-use crate::model::output_losses::Goals;
+use crate::model::output_losses::OutputLosses;
 use crate::optimizer::schedule::Schedule;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -35,12 +35,12 @@ use systole_dist::Strategy;
 use systole_ir::{
     DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Result, ResultExt, Shape, Tensor, TensorType,
 };
-use systole_runtime::{Backend, Buffer, DeviceInfo, Executable, Params, Roles, backend};
+use systole_runtime::{Backend, Buffer, DeviceInfo, Executable, Params, ValueRoles, backend};
 
-pub(crate) struct Compiled {
+pub(crate) struct CompiledSteps {
     pub(crate) config: Compile,
-    pub(crate) goals: Goals,
-    pub(crate) train: TrainStep,
+    pub(crate) goals: OutputLosses,
+    pub(crate) train: CompiledTrainStep,
     pub(crate) evaluate: EvaluateStep,
     pub(crate) predict: PredictStep,
     pub(crate) backend: Arc<dyn Backend>,
@@ -80,7 +80,7 @@ pub struct Model {
     /// Types of the outputs, once built.
     pub(crate) outputs: Vec<TensorType>,
     pub(crate) state: TrainState,
-    pub(crate) compiled: Option<Compiled>,
+    pub(crate) compiled: Option<CompiledSteps>,
     /// What predicts where nothing was compiled.
     predicts: Option<PredictStep>,
     pub(crate) seed: u64,
@@ -89,7 +89,7 @@ pub struct Model {
     /// Epochs finished so far.
     pub(crate) epoch: usize,
     /// Where the number of steps whose gradients are gathered was changed while training.
-    pub(crate) phase: Option<Phase>,
+    pub(crate) phase: Option<AccumulationPhase>,
     /// Names of the classes, for predictions and reports.
     pub class_names: Vec<String>,
     /// Notes kept with the model file (how data were scaled, which data set); free text by key.
@@ -304,9 +304,9 @@ impl Model {
         };
         let backend = config.strategy.on(backend)?;
         let a = &self.architecture;
-        let goals = Goals::of(a, &config)?;
-        self.compiled = Some(Compiled {
-            train: TrainStep::new(a, &config, &goals, &backend),
+        let goals = OutputLosses::of(a, &config)?;
+        self.compiled = Some(CompiledSteps {
+            train: CompiledTrainStep::new(a, &config, &goals, &backend),
             evaluate: EvaluateStep::new(a, &config, &goals, &backend),
             predict: PredictStep::new(a, config.precision, &backend),
             backend,
@@ -316,7 +316,7 @@ impl Model {
         Ok(())
     }
 
-    pub(crate) fn compiled(&self) -> Result<&Compiled> {
+    pub(crate) fn compiled(&self) -> Result<&CompiledSteps> {
         self.compiled.as_ref().ok_or_else(|| {
             Error::new(ErrorKind::Config, "the model is not compiled")
                 .hint("call compile(Compile { optimizer, loss, metrics, ..default() }) first")
@@ -506,7 +506,7 @@ impl Model {
     pub(crate) fn take_weight(&mut self, path: &str, from: &Model) -> Result<()> {
         let theirs =
             from.weights().into_iter().find(|(name, _)| *name == path).map(|(_, value)| value.clone());
-        let Some(packed) = theirs.filter(|value| value.origin::<Held>().is_some()) else {
+        let Some(packed) = theirs.filter(|value| value.origin::<QuantizedWeight>().is_some()) else {
             return self.set_weight(path, from.weight(path)?);
         };
         let is_trained = self.state.trainable.get(path).is_some();
@@ -599,7 +599,7 @@ impl Model {
     /// As [`Model::train_graph`], and what its parameters and results are. With `loops`, for compilers that take long for
     /// long programs, runs of equal layers are loops over their stacked weights: the same arithmetic, and a program whose
     /// length does not grow with the model's depth.
-    pub fn train_program(&mut self, batch_size: usize, loops: bool) -> Result<(Arc<Graph>, Roles)> {
+    pub fn train_program(&mut self, batch_size: usize, loops: bool) -> Result<(Arc<Graph>, ValueRoles)> {
         let batch = self.example_batch(batch_size)?;
         self.ready_for(&batch)?;
         let metrics = self.compiled()?.train.metrics.zeros(&self.output_shapes());
@@ -749,7 +749,7 @@ fn with_inputs(architecture: &Architecture, inputs: &[TensorType]) -> Result<Arc
     Ok(architecture)
 }
 
-struct Inferred {
+struct InferredModel {
     specs: Vec<WeightSpec>,
     rows: Vec<SummaryRow>,
     outputs: Vec<TensorType>,
@@ -760,7 +760,7 @@ pub(crate) fn infer_specs(architecture: &Architecture, precision: Precision) -> 
     Ok(infer(architecture, precision)?.specs)
 }
 
-fn infer(architecture: &Architecture, precision: Precision) -> Result<Inferred> {
+fn infer(architecture: &Architecture, precision: Precision) -> Result<InferredModel> {
     let g = GraphBuilder::new("build");
     let mut cx = Cx::collecting(&g, precision);
     let mut shapes = Vec::new();
@@ -780,7 +780,7 @@ fn infer(architecture: &Architecture, precision: Precision) -> Result<Inferred> 
             SummaryRow { layer: format!("{name} ({class})"), output_shape: without_batch(&ty).shape, params }
         })
         .collect();
-    Ok(Inferred { specs, rows, outputs: outputs.iter().map(|y| without_batch(y.ty())).collect() })
+    Ok(InferredModel { specs, rows, outputs: outputs.iter().map(|y| without_batch(y.ty())).collect() })
 }
 
 /// The outputs of a network for a batch of two; each layer's name, class and output are added to `shapes`.

@@ -12,7 +12,7 @@ use std::fmt;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
-use systole_data::file_system::{Disk, FileSystem, write_atomically};
+use systole_data::file_system::{FileSystem, OsFileSystem, write_atomically};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType};
 
 /// The version that this build writes and the only one it reads.
@@ -60,7 +60,7 @@ impl ModelFile {
     /// # Errors
     /// When the disk is full, the folder is missing or protected, or a name is used twice.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.save_to(&Disk, path.as_ref())
+        self.save_to(&OsFileSystem, path.as_ref())
     }
 
     /// [`ModelFile::save`] on a given file system.
@@ -119,10 +119,10 @@ impl ModelFile {
     pub fn read(source: &mut dyn Read, length: u64) -> Result<ModelFile> {
         let header = read_header(source, length)?;
         check_header_sum(&header)?;
-        let Header { mut metadata, entries } = parse_header(&header)?;
+        let ModelFileHeader { mut metadata, entries } = parse_header(&header)?;
         check_format(&mut metadata)?;
         let data_start = 8 + header.len() as u64;
-        let layout = Layout::check(&entries, data_start, length)?;
+        let layout = TensorLayout::check(&entries, data_start, length)?;
         let mut sums: HashMap<String, String> = HashMap::new();
         metadata.retain(|key, value| match key.strip_prefix(SUM_OF) {
             Some(name) => sums.insert(name.to_string(), std::mem::take(value)).is_some(),
@@ -289,12 +289,12 @@ struct TensorEntry {
 }
 
 /// The header, in order; repeated names are errors, which a map would hide.
-struct Header {
+struct ModelFileHeader {
     metadata: BTreeMap<String, String>,
     entries: Vec<(String, TensorEntry)>,
 }
 
-fn parse_header(text: &[u8]) -> Result<Header> {
+fn parse_header(text: &[u8]) -> Result<ModelFileHeader> {
     serde_json::from_slice(text).map_err(|e| {
         // The header is one line, so its column is an offset.
         damaged("the header is not what a model file has")
@@ -303,8 +303,8 @@ fn parse_header(text: &[u8]) -> Result<Header> {
     })
 }
 
-impl<'de> Deserialize<'de> for Header {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Header, D::Error> {
+impl<'de> Deserialize<'de> for ModelFileHeader {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<ModelFileHeader, D::Error> {
         deserializer.deserialize_map(HeaderVisitor)
     }
 }
@@ -312,21 +312,21 @@ impl<'de> Deserialize<'de> for Header {
 struct HeaderVisitor;
 
 impl<'de> Visitor<'de> for HeaderVisitor {
-    type Value = Header;
+    type Value = ModelFileHeader;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of tensors")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Header, A::Error> {
-        let mut header = Header { metadata: BTreeMap::new(), entries: Vec::new() };
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<ModelFileHeader, A::Error> {
+        let mut header = ModelFileHeader { metadata: BTreeMap::new(), entries: Vec::new() };
         let mut seen = HashSet::new();
         while let Some(name) = map.next_key::<String>()? {
             if !seen.insert(name.clone()) {
                 return Err(A::Error::custom(format!("`{name}` occurs twice")));
             }
             match name.as_str() {
-                METADATA => header.metadata = map.next_value::<Strings>()?.0,
+                METADATA => header.metadata = map.next_value::<StringMap>()?.0,
                 _ => header.entries.push((name, map.next_value()?)),
             }
         }
@@ -335,24 +335,24 @@ impl<'de> Visitor<'de> for HeaderVisitor {
 }
 
 /// An object of strings without repeated names.
-struct Strings(BTreeMap<String, String>);
+struct StringMap(BTreeMap<String, String>);
 
-impl<'de> Deserialize<'de> for Strings {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Strings, D::Error> {
+impl<'de> Deserialize<'de> for StringMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<StringMap, D::Error> {
         struct StringsVisitor;
         impl<'de> Visitor<'de> for StringsVisitor {
-            type Value = Strings;
+            type Value = StringMap;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of strings")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Strings, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<StringMap, A::Error> {
                 let mut strings = BTreeMap::new();
                 while let Some((name, value)) = map.next_entry::<String, String>()? {
                     if strings.insert(name.clone(), value).is_some() {
                         return Err(A::Error::custom(format!("`{name}` occurs twice")));
                     }
                 }
-                Ok(Strings(strings))
+                Ok(StringMap(strings))
             }
         }
         deserializer.deserialize_map(StringsVisitor)
@@ -373,14 +373,14 @@ fn check_format(metadata: &mut BTreeMap<String, String>) -> Result<()> {
 }
 
 /// Types of all arrays and the order in which their bytes follow each other.
-struct Layout {
+struct TensorLayout {
     types: Vec<TensorType>,
     order: Vec<usize>,
 }
 
-impl Layout {
+impl TensorLayout {
     /// The arrays must cover the bytes after the header exactly: in range, no overlap, no gap.
-    fn check(entries: &[(String, TensorEntry)], data_start: u64, length: u64) -> Result<Layout> {
+    fn check(entries: &[(String, TensorEntry)], data_start: u64, length: u64) -> Result<TensorLayout> {
         let types = entries
             .iter()
             .map(|(name, entry)| tensor_type(entry).at(|| format!("header, tensor {name}")))
@@ -408,7 +408,7 @@ impl Layout {
                 .at(format!("byte {expected}"))
                 .because(format!("the file should have {expected} bytes and has {length}")));
         }
-        Ok(Layout { types, order })
+        Ok(TensorLayout { types, order })
     }
 }
 
@@ -456,7 +456,7 @@ fn read_tensor(source: &mut dyn Read, ty: TensorType, sum: Option<String>) -> Re
 mod tests {
     use super::*;
     use std::path::PathBuf;
-    use systole_data::file_system::{Fault, Faulty};
+    use systole_data::file_system::{FaultInjectingFileSystem, InjectedFault};
 
     fn model(value: f32) -> ModelFile {
         let kernel = Literal::from_slice([2, 2], &[value; 4]).unwrap();
@@ -482,17 +482,17 @@ mod tests {
     #[test]
     fn whatever_happens_to_any_call_the_file_is_whole_and_nothing_is_left_behind() {
         let (dir, path) = folder("faults");
-        let healthy = Faulty::never();
+        let healthy = FaultInjectingFileSystem::never();
         model(2.0).save_with(&healthy, &path).unwrap();
         let calls = healthy.calls();
         // Length, header and two arrays; nothing takes the earlier file's place before it is on the disk.
         assert_eq!(calls, ["create", "write", "write", "write", "write", "sync", "rename", "sync_dir"]);
-        let full = Fault::Error(io::ErrorKind::StorageFull);
-        for fault in [full, Fault::Io, Fault::Interrupted, Fault::Short] {
+        let full = InjectedFault::Error(io::ErrorKind::StorageFull);
+        for fault in [full, InjectedFault::Io, InjectedFault::Interrupted, InjectedFault::Short] {
             for n in 0..calls.len() {
                 model(1.0).save(&path).unwrap();
-                let saved = model(2.0).save_with(&Faulty::at(n, fault), &path);
-                let is_error = matches!(fault, Fault::Error(_) | Fault::Io);
+                let saved = model(2.0).save_with(&FaultInjectingFileSystem::at(n, fault), &path);
+                let is_error = matches!(fault, InjectedFault::Error(_) | InjectedFault::Io);
                 assert_eq!(saved.is_err(), is_error, "{fault:?} in call {n}");
                 if let Err(e) = saved {
                     let e = e.to_string();

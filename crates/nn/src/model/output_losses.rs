@@ -11,7 +11,7 @@ use systole_ir::{Error, ErrorKind, Result, Tensor};
 
 /// What is asked of one output. One without loss and metrics has none.
 #[derive(Clone, Debug)]
-pub(crate) struct Goal {
+pub(crate) struct OutputLoss {
     /// Its place among the model's outputs.
     pub output: usize,
     /// Its name, which is also that of the field of its labels.
@@ -27,25 +27,25 @@ pub(crate) struct Goal {
 
 /// What is asked of all outputs, in their order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Goals {
-    pub all: Arc<Vec<Goal>>,
+pub(crate) struct OutputLosses {
+    pub all: Arc<Vec<OutputLoss>>,
     /// Whether logs and labels go by the names of outputs.
     pub by_name: bool,
 }
 
 /// What a batch came to.
-pub(crate) struct Outcome {
+pub(crate) struct BatchLosses {
     /// `f32[]`: all losses, each by its weight.
     pub loss: Tensor,
     /// Those of the outputs, not weighed; in the order of the goals.
     pub each: Vec<Option<Tensor>>,
 }
 
-impl Goals {
+impl OutputLosses {
     /// What a compiled model's outputs are to do; nothing where its step is the user's own.
-    pub fn of(architecture: &Architecture, config: &Compile) -> Result<Goals> {
+    pub fn of(architecture: &Architecture, config: &Compile) -> Result<OutputLosses> {
         if config.train_step.is_some() {
-            return Ok(Goals::default());
+            return Ok(OutputLosses::default());
         }
         let names = architecture.output_names();
         config.check_names(&names)?;
@@ -60,13 +60,13 @@ impl Goals {
                 .hint(format!("give output_metrics by name: {}", names.join(", "))));
         }
         let goal = |(output, name): (usize, &&str)| config.goal(output, name);
-        let all: Vec<Goal> = names.iter().enumerate().map(goal).collect();
+        let all: Vec<OutputLoss> = names.iter().enumerate().map(goal).collect();
         if all.iter().all(|goal| goal.loss.is_none()) {
             return Err(Error::new(ErrorKind::Config, "no output of the model has a loss")
                 .hint(format!("give one of: {}", names.join(", "))));
         }
-        let is_asked = |goal: &Goal| goal.loss.is_some() || !goal.metrics.is_empty();
-        Ok(Goals { all: Arc::new(all.into_iter().filter(is_asked).collect()), by_name })
+        let is_asked = |goal: &OutputLoss| goal.loss.is_some() || !goal.metrics.is_empty();
+        Ok(OutputLosses { all: Arc::new(all.into_iter().filter(is_asked).collect()), by_name })
     }
 
     /// The names of the fields with labels; empty where the one label has one of its usual names.
@@ -75,7 +75,7 @@ impl Goals {
     }
 
     /// Which goal, the goal, and a metric of it with whether weights of samples weigh it: those that they do not first.
-    pub fn metrics(&self) -> impl Iterator<Item = (usize, &Goal, &(Metric, bool))> {
+    pub fn metrics(&self) -> impl Iterator<Item = (usize, &OutputLoss, &(Metric, bool))> {
         let all = move |weighted: bool| {
             let of = self.all.iter().enumerate().flat_map(|(i, g)| g.metrics.iter().map(move |m| (i, g, m)));
             of.filter(move |(_, _, m)| m.1 == weighted)
@@ -113,7 +113,7 @@ impl Goals {
         outputs: &[Tensor],
         (labels, weights): (&[Tensor], &[Tensor]),
         soft: bool,
-    ) -> Outcome {
+    ) -> BatchLosses {
         let mut each = Vec::new();
         let mut total: Option<Tensor> = None;
         for (i, goal) in self.all.iter().enumerate() {
@@ -138,7 +138,7 @@ impl Goals {
             cx.builder().scalar(systole_ir::DType::F32, 0.0).fail(e)
         };
         let total = total.unwrap_or_else(none);
-        Outcome { loss: cx.with_penalties(&total, |_| true), each }
+        BatchLosses { loss: cx.with_penalties(&total, |_| true), each }
     }
 }
 
@@ -180,7 +180,7 @@ impl Compile {
         }
     }
 
-    fn goal(&self, output: usize, name: &str) -> Goal {
+    fn goal(&self, output: usize, name: &str) -> OutputLoss {
         let loss = match self.losses.is_empty() {
             true => Some(self.loss.clone()),
             false => self.losses.get(name).cloned(),
@@ -189,7 +189,7 @@ impl Compile {
         let plain = self.metrics.iter().chain(by_name).map(|m| (m.clone(), false));
         let by_name = self.output_weighted_metrics.get(name).into_iter().flatten();
         let weighted = self.weighted_metrics.iter().chain(by_name).map(|m| (m.clone(), true));
-        Goal {
+        OutputLoss {
             output,
             name: name.into(),
             soft: loss.as_ref().filter(|_| self.soft_labels).and_then(Loss::of_shares),

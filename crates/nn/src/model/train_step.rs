@@ -103,14 +103,14 @@ pub struct StepCx {
     trainable: Params,
     /// Statistics and the like that calls have changed.
     changed: Params,
-    updates: Option<Updates>,
+    updates: Option<OptimizerUpdate>,
     minimized: usize,
     logged: Params,
     draws: u64,
 }
 
 /// What changes weights, while training.
-pub(crate) struct Updates {
+pub(crate) struct OptimizerUpdate {
     pub(crate) optimizer: Optimizer,
     pub(crate) at: UpdateInputs,
     pub(crate) loss_scale: Option<LossScale>,
@@ -118,7 +118,7 @@ pub(crate) struct Updates {
 }
 
 /// What a step leaves.
-pub(crate) struct Stepped {
+pub(crate) struct StepResult {
     pub(crate) loss: Tensor,
     pub(crate) trainable: Params,
     pub(crate) changed: Params,
@@ -383,7 +383,7 @@ impl StepCx {
         architecture: Arc<Architecture>,
         (fields, labels, weights): BatchTree,
         trainable: Params,
-        updates: Option<Updates>,
+        updates: Option<OptimizerUpdate>,
     ) -> StepCx {
         StepCx {
             cx,
@@ -407,8 +407,8 @@ impl StepCx {
         architecture: Arc<Architecture>,
         batch: BatchTree,
         trainable: Params,
-        updates: Option<Updates>,
-    ) -> Stepped {
+        updates: Option<OptimizerUpdate>,
+    ) -> StepResult {
         let trains = updates.is_some();
         let mut own = StepCx::new(cx, architecture, batch, trainable, updates);
         let loss = if trains { step.training_step(&mut own) } else { step.validation_step(&mut own) };
@@ -430,7 +430,7 @@ impl StepCx {
         }
         let slots = own.updates.map_or_else(Params::new, |u| u.slots);
         let trainable = own.trainable.map(|name, old| own.changed.get(name).unwrap_or(old).clone());
-        Stepped { loss, trainable, changed: own.changed, slots, logged: own.logged }
+        StepResult { loss, trainable, changed: own.changed, slots, logged: own.logged }
     }
 }
 

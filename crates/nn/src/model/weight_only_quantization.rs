@@ -1,6 +1,8 @@
 //! Packed weights in model files: which are packed, and how files with them are read.
 
-use crate::layer::quantized_weight::{Held, LEAST, PackedWeight, Packing, WeightBits};
+use crate::layer::quantized_weight::{
+    LEAST, QuantizedWeight, QuantizedWeightLayout, QuantizedWeightReport, WeightBits,
+};
 use crate::model::model_file::ModelFile;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
@@ -29,7 +31,7 @@ impl ModelFile {
     ///
     /// # Errors
     /// When the file has packed weights already, no weight is large enough, or one is NaN or infinite: names it.
-    pub fn pack_weights(&mut self, bits: WeightBits) -> Result<Vec<PackedWeight>> {
+    pub fn pack_weights(&mut self, bits: WeightBits) -> Result<Vec<QuantizedWeightReport>> {
         if self.metadata.contains_key(KEY) {
             return Err(Error::new(ErrorKind::Config, "the weights of the file are packed already")
                 .hint("pack those of the model that it was made of"));
@@ -37,7 +39,7 @@ impl ModelFile {
         let (mut told, mut kept, mut packings) = (Vec::new(), Vec::new(), BTreeMap::new());
         for (name, value) in std::mem::take(&mut self.tensors) {
             let Some(path) = name.strip_prefix(WEIGHTS) else { continue };
-            let Some(packing) = Packing::of(path, value.ty(), bits) else {
+            let Some(packing) = QuantizedWeightLayout::of(path, value.ty(), bits) else {
                 kept.push((name, value));
                 continue;
             };
@@ -52,7 +54,7 @@ impl ModelFile {
             let scales = Literal::from_slice([packing.outputs(), packing.blocks()], &scales)?;
             let error = error(w, &packing.unpack(&stored, &scales)?)?;
             let size = stored.bytes().len() + scales.bytes().len();
-            told.push(PackedWeight { path: path.into(), bytes: (value.bytes().len(), size), error });
+            told.push(QuantizedWeightReport { path: path.into(), bytes: (value.bytes().len(), size), error });
             packings.insert(path.to_string(), packing);
             kept.push((format!("{SCALES}{path}"), scales));
             kept.push((name, stored));
@@ -70,12 +72,13 @@ impl ModelFile {
     }
 
     /// Without packed weights, and those: by path.
-    pub(crate) fn split_packed(mut self) -> Result<(ModelFile, BTreeMap<String, Held>)> {
+    pub(crate) fn split_packed(mut self) -> Result<(ModelFile, BTreeMap<String, QuantizedWeight>)> {
         let Some(json) = self.metadata.remove(KEY) else { return Ok((self, BTreeMap::new())) };
-        let mut packings: BTreeMap<String, Packing> = serde_json::from_str(&json).map_err(|e| {
-            Error::new(ErrorKind::Data, format!("the `{KEY}` entry of the metadata is not readable"))
-                .because(e.to_string())
-        })?;
+        let mut packings: BTreeMap<String, QuantizedWeightLayout> =
+            serde_json::from_str(&json).map_err(|e| {
+                Error::new(ErrorKind::Data, format!("the `{KEY}` entry of the metadata is not readable"))
+                    .because(e.to_string())
+            })?;
         let (mut tensors, mut numbers, mut scales) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         for (name, value) in self.tensors {
             let path = name.strip_prefix(WEIGHTS).filter(|path| packings.contains_key(*path));
@@ -92,7 +95,7 @@ impl ModelFile {
             let scales = scales.remove(&path).ok_or_else(lacks).at(place)?;
             let Some(packing) = packings.remove(&path) else { continue };
             packing.check_arrays(&numbers, &scales).at(place)?;
-            all.insert(path, Held { packing, numbers, scales });
+            all.insert(path, QuantizedWeight { packing, numbers, scales });
         }
         Ok((ModelFile { tensors, ..self }, all))
     }

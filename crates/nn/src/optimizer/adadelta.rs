@@ -1,7 +1,7 @@
 //! Adadelta: steps of the size of earlier steps, divided by that of earlier gradients.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
@@ -27,7 +27,7 @@ pub fn adadelta(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-impl Rule for Adadelta {
+impl OptimizerRule for Adadelta {
     fn class_name(&self) -> &'static str {
         "Adadelta"
     }
@@ -40,7 +40,7 @@ impl Rule for Adadelta {
         vec!["accumulated_grad", "accumulated_delta_var"]
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let mean = |old: &Tensor, x: &Tensor| old * self.rho + (x * x) * (1.0 - self.rho);
         let rms = |x: &Tensor| (x + self.epsilon).sqrt();
         let gradients = mean(&slots.get("accumulated_grad"), g);

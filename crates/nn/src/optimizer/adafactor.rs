@@ -1,7 +1,7 @@
 //! Adafactor: Adam's second moment in the memory of its rows and columns, and no first one.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ setters!(Optimizer:
     clip_threshold: f64 as f64;
 );
 
-impl Rule for Adafactor {
+impl OptimizerRule for Adafactor {
     fn class_name(&self) -> &'static str {
         "Adafactor"
     }
@@ -74,7 +74,7 @@ impl Rule for Adafactor {
         }
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let t = slots.number();
         let rms = |x: &Tensor| (x * x).mean_all().sqrt();
         let most = 1.0 / t.sqrt();
@@ -89,7 +89,7 @@ impl Rule for Adafactor {
 
 impl Adafactor {
     /// `squares: T[…, R, C] → T[…, R, C]`: their mean over the steps, of vectors itself, of others by rows and columns.
-    fn second_moment(&self, squares: &Tensor, beta: &Tensor, slots: &mut Slots) -> Tensor {
+    fn second_moment(&self, squares: &Tensor, beta: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let rank = squares.rank();
         let mut mean = |slot: &str, new: &Tensor| {
             let mean = slots.get(slot) * beta + new * (1.0 - beta);

@@ -1,7 +1,7 @@
 //! Adagrad: steps that shrink by the sum of all squared gradients so far.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots, Start};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ setters!(Optimizer:
     initial_accumulator_value: f64 as f64;
 );
 
-impl Rule for Adagrad {
+impl OptimizerRule for Adagrad {
     fn class_name(&self) -> &'static str {
         "Adagrad"
     }
@@ -46,11 +46,11 @@ impl Rule for Adagrad {
         vec!["accumulator"]
     }
 
-    fn start(&self, _: &str) -> Start {
-        Start::Value(self.initial_accumulator_value)
+    fn start(&self, _: &str) -> SlotInit {
+        SlotInit::Value(self.initial_accumulator_value)
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let sum = slots.get("accumulator") + g * g;
         slots.set("accumulator", &sum);
         p - (rate * g) / (sum + self.epsilon).sqrt()

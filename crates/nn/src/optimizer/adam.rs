@@ -1,7 +1,7 @@
 //! Adam: steps of the running mean of gradients, divided by that of their size.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ setters!(Optimizer:
     amsgrad: bool as bool;
 );
 
-impl Rule for Adam {
+impl OptimizerRule for Adam {
     fn class_name(&self) -> &'static str {
         "Adam"
     }
@@ -69,7 +69,7 @@ impl Rule for Adam {
         true
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let (m, v) = slots.moments(g, self.beta_1, self.beta_2);
         let size = if self.amsgrad {
             let greatest = slots.get("velocity_hat").maximum(&v);

@@ -1,7 +1,7 @@
 //! Adamax: Adam with the greatest gradient, slowly forgotten, in place of the second moment.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
@@ -29,7 +29,7 @@ pub fn adamax(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-impl Rule for Adamax {
+impl OptimizerRule for Adamax {
     fn class_name(&self) -> &'static str {
         "Adamax"
     }
@@ -46,7 +46,7 @@ impl Rule for Adamax {
         true
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let (m, beta_1) = (slots.get("momentum"), slots.momentum(self.beta_1));
         let m = &m + beta_1.rest_of(&(g - &m));
         let greatest = (slots.get("norm") * self.beta_2).maximum(&g.abs());

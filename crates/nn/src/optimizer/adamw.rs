@@ -2,7 +2,7 @@
 
 use super::adam::Adam;
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
@@ -25,7 +25,7 @@ pub fn adamw(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(AdamW::default()), learning_rate).weight_decay(0.004)
 }
 
-impl Rule for AdamW {
+impl OptimizerRule for AdamW {
     fn class_name(&self) -> &'static str {
         "AdamW"
     }
@@ -46,7 +46,7 @@ impl Rule for AdamW {
         self.0.rate(learning_rate, updates, momentum)
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         self.0.step(p, g, rate, slots)
     }
 }

@@ -24,11 +24,11 @@ impl<'de> Deserialize<'de> for OptimizerKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<OptimizerKind, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        struct StoredKind {
+        struct StoredOptimizerKind {
             class_name: String,
             config: Value,
         }
-        let StoredKind { class_name, config } = StoredKind::deserialize(deserializer)?;
+        let StoredOptimizerKind { class_name, config } = StoredOptimizerKind::deserialize(deserializer)?;
         let kinds = || TABLE.iter().map(|row| (row.defaults)().kind);
         let Some(kind) = kinds().find(|kind| kind.class_name() == class_name) else {
             let known: Vec<String> = kinds().map(|kind| format!("`{}`", kind.class_name())).collect();

@@ -1,7 +1,7 @@
 //! Ftrl: "follow the regularized leader", for linear models with many rare inputs.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots, Start};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
@@ -56,7 +56,7 @@ setters!(Optimizer:
     beta: f64 as f64;
 );
 
-impl Rule for Ftrl {
+impl OptimizerRule for Ftrl {
     fn class_name(&self) -> &'static str {
         "Ftrl"
     }
@@ -69,11 +69,11 @@ impl Rule for Ftrl {
         vec!["accumulator", "linear"]
     }
 
-    fn start(&self, slot: &str) -> Start {
-        Start::Value(if slot == "accumulator" { self.initial_accumulator_value } else { 0.0 })
+    fn start(&self, slot: &str) -> SlotInit {
+        SlotInit::Value(if slot == "accumulator" { self.initial_accumulator_value } else { 0.0 })
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let (sum, linear) = (slots.get("accumulator"), slots.get("linear"));
         let power = |x: &Tensor| x.power(&x.scalar_like(-self.learning_rate_power));
         let l2 = rate.scalar_like(self.beta) / (rate * 2.0) + self.l2_regularization_strength;

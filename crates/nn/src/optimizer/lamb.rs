@@ -1,7 +1,7 @@
 //! Lamb: Adam whose change of each parameter has a length in proportion to the parameter's.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
@@ -30,7 +30,7 @@ pub fn lamb(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-impl Rule for Lamb {
+impl OptimizerRule for Lamb {
     fn class_name(&self) -> &'static str {
         "Lamb"
     }
@@ -47,7 +47,7 @@ impl Rule for Lamb {
         true
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let (m, v) = slots.moments(g, self.beta_1, self.beta_2);
         let size = (v / (1.0 - slots.power(self.beta_2))).sqrt() + self.epsilon;
         let u = m / (1.0 - slots.power(slots.momentum(self.beta_1))) / size;

@@ -1,7 +1,7 @@
 //! Lion: steps of one size, in the direction of a running mean of gradients.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{Coefficient, OptimizerKind, Rule, Slots};
+use super::rule::{Coefficient, OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
@@ -26,7 +26,7 @@ pub fn lion(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(Lion { beta_1: 0.9, beta_2: 0.99 }), learning_rate)
 }
 
-impl Rule for Lion {
+impl OptimizerRule for Lion {
     fn class_name(&self) -> &'static str {
         "Lion"
     }
@@ -43,7 +43,7 @@ impl Rule for Lion {
         true
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let m = slots.get("momentum");
         // Betas are rounded to f32 before they are taken from 1, as Keras does it.
         let mean = |beta: f64| &m * beta + g * (1.0 - f64::from(beta as f32));

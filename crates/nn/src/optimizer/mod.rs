@@ -18,7 +18,7 @@ pub use constructors::*;
 pub use loss_scale::LossScale;
 pub use optimizer_config::{Optimizer, UpdateInputs};
 pub use rule::OptimizerKind;
-pub use scheduled_values::Scheduled;
+pub use scheduled_values::ScheduledValue;
 pub use swa::{Annealing, Swa};
 
 /// What the table has of an optimizer.
@@ -34,7 +34,7 @@ macro_rules! optimizers {
         $(mod $module;
         pub use $module::$rule;
 
-        impl rule::Named for $rule {
+        impl rule::OptimizerName for $rule {
             fn name(&self) -> &'static str {
                 stringify!($module)
             }

@@ -2,7 +2,7 @@
 
 use super::adam::Adam;
 use super::optimizer_config::Optimizer;
-use super::rule::{Coefficient, OptimizerKind, Rule, Slots};
+use super::rule::{Coefficient, OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
@@ -68,7 +68,7 @@ pub fn muon(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate).weight_decay(0.004)
 }
 
-impl Rule for Muon {
+impl OptimizerRule for Muon {
     fn class_name(&self) -> &'static str {
         "Muon"
     }
@@ -97,7 +97,7 @@ impl Rule for Muon {
         true
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         if self.goes_by_adamw(slots.name, p.ty()) {
             let adam = self.adam();
             let rate =

@@ -1,7 +1,7 @@
 //! Nadam: Adam with Nesterov's momentum.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots, Start};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
@@ -29,7 +29,7 @@ pub fn nadam(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-impl Rule for Nadam {
+impl OptimizerRule for Nadam {
     fn class_name(&self) -> &'static str {
         "Nadam"
     }
@@ -46,11 +46,11 @@ impl Rule for Nadam {
         Some(if slot == "u_product" { TensorType::scalar(ty.dtype) } else { ty.clone() })
     }
 
-    fn start(&self, slot: &str) -> Start {
-        Start::Value(if slot == "u_product" { 1.0 } else { 0.0 })
+    fn start(&self, slot: &str) -> SlotInit {
+        SlotInit::Value(if slot == "u_product" { 1.0 } else { 0.0 })
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let t = slots.number();
         let decay = t.scalar_like(0.96);
         let momentum_at = |t: &Tensor| (1.0 - decay.power(t) * 0.5) * self.beta_1;

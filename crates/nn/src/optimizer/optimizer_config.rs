@@ -84,7 +84,7 @@ pub struct Optimizer {
     pub optimizer_map: BTreeMap<String, Optimizer>,
     /// Settings that the rule does not take.
     #[serde(skip)]
-    pub(super) mistakes: Mistakes,
+    pub(super) mistakes: SettingErrors,
 }
 
 fn half() -> f64 {
@@ -109,10 +109,10 @@ fn is_usual_ema(value: &f64) -> bool {
 
 /// Wrong settings, of which [`Optimizer::check`] tells the first.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Mistakes(Vec<Error>);
+pub(super) struct SettingErrors(Vec<Error>);
 
-impl PartialEq for Mistakes {
-    fn eq(&self, other: &Mistakes) -> bool {
+impl PartialEq for SettingErrors {
+    fn eq(&self, other: &SettingErrors) -> bool {
         self.0.iter().map(Error::what).eq(other.0.iter().map(Error::what))
     }
 }
@@ -163,7 +163,7 @@ impl Optimizer {
             swa: None,
             lr_mult: BTreeMap::new(),
             optimizer_map: BTreeMap::new(),
-            mistakes: Mistakes::default(),
+            mistakes: SettingErrors::default(),
         }
     }
 

@@ -9,13 +9,13 @@ use systole_ir::{Error, ErrorKind, Result, Tensor};
 use systole_runtime::{Buffer, Params};
 
 /// The learning rate of a group of parameters: as given, and after the rule's own part in it.
-pub(super) struct Rate {
+pub(super) struct GroupRate {
     pub(super) given: Tensor,
     pub(super) ruled: Tensor,
 }
 
 /// Parameters with one optimizer and one part of its rate: the patterns that they match.
-pub(super) type Group = (Option<String>, Option<String>);
+pub(super) type GroupPatterns = (Option<String>, Option<String>);
 
 /// Whether `path` (`encoder/layer_0/kernel`) is meant by `pattern`: the path itself, the name of a layer that it is in, or
 /// either with `*` for any part of it. Keras's `encoder/.*` is read as `encoder/*`.
@@ -49,7 +49,7 @@ impl Optimizer {
         found(&self.optimizer_map, param).first().map_or(self, |(_, own)| own)
     }
 
-    pub(super) fn group_of(&self, param: &str) -> Group {
+    pub(super) fn group_of(&self, param: &str) -> GroupPatterns {
         let optimizer = found(&self.optimizer_map, param).first().map(|(pattern, _)| pattern.to_string());
         (optimizer, found(&self.lr_mult, param).first().map(|(pattern, _)| pattern.to_string()))
     }
@@ -69,7 +69,7 @@ impl Optimizer {
         values: &StepValues,
         updates: &Tensor,
         params: &Params,
-    ) -> BTreeMap<Group, Rate> {
+    ) -> BTreeMap<GroupPatterns, GroupRate> {
         let mut rates = BTreeMap::new();
         for group in params.names().map(|name| self.group_of(name)) {
             if rates.contains_key(&group) {
@@ -81,7 +81,7 @@ impl Optimizer {
             let part = group.1.as_ref().and_then(|pattern| self.lr_mult.get(pattern));
             let given = part.map_or_else(|| base.clone(), |part| base * *part);
             let ruled = own.kind.rule().rate(&given, updates, values.momentum.as_ref());
-            rates.insert(group, Rate { given, ruled });
+            rates.insert(group, GroupRate { given, ruled });
         }
         rates
     }

@@ -1,7 +1,7 @@
 //! RMSprop: the gradient divided by the running mean of its size.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ setters!(Optimizer:
     centered: bool as bool;
 );
 
-impl Rule for RmsProp {
+impl OptimizerRule for RmsProp {
     fn class_name(&self) -> &'static str {
         "RMSprop"
     }
@@ -63,7 +63,7 @@ impl Rule for RmsProp {
         self.momentum > 0.0
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let v = slots.get("velocity") * self.rho + (g * g) * (1.0 - self.rho);
         slots.set("velocity", &v);
         let size = if self.centered {

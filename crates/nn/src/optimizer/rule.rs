@@ -1,4 +1,4 @@
-//! [`Rule`]: what is an optimizer's own, by which a gradient becomes a change.
+//! [`OptimizerRule`]: what is an optimizer's own, by which a gradient becomes a change.
 
 use crate::did_you_mean::{unknown_argument, with_reason};
 use serde::de::DeserializeOwned;
@@ -11,13 +11,13 @@ use systole_ir::{Error, ErrorKind, Result, Tensor, TensorType, bug};
 use systole_runtime::Params;
 
 /// What the table of optimizers says of a rule.
-pub(super) trait Named {
+pub(super) trait OptimizerName {
     /// The class in lower case: what it is called in configurations, and the name of its function.
     fn name(&self) -> &'static str;
 }
 
 /// The rule of an optimizer. Its arguments are the fields of the struct, with Keras's names.
-pub(super) trait Rule: Named + Debug + Send + Sync {
+pub(super) trait OptimizerRule: OptimizerName + Debug + Send + Sync {
     /// Keras's class, in model files: `RMSprop`.
     fn class_name(&self) -> &'static str;
 
@@ -34,9 +34,9 @@ pub(super) trait Rule: Named + Debug + Send + Sync {
     }
 
     /// What a slot holds before the first step.
-    fn start(&self, slot: &str) -> Start {
+    fn start(&self, slot: &str) -> SlotInit {
         let _ = slot;
-        Start::Value(0.0)
+        SlotInit::Value(0.0)
     }
 
     /// The weight decay of the parameter `param: ty`; `common` is what all have.
@@ -45,7 +45,7 @@ pub(super) trait Rule: Named + Debug + Send + Sync {
         common
     }
 
-    /// Whether it has a momentum (β₁) that a schedule can set: [`Slots::momentum`].
+    /// Whether it has a momentum (β₁) that a schedule can set: [`OptimizerSlots::momentum`].
     fn takes_momentum(&self) -> bool {
         false
     }
@@ -58,11 +58,11 @@ pub(super) trait Rule: Named + Debug + Send + Sync {
     }
 
     /// The parameter after one change by gradient `g`.
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor;
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor;
 }
 
-/// See [`Rule::start`].
-pub(super) enum Start {
+/// See [`OptimizerRule::start`].
+pub(super) enum SlotInit {
     /// This in every element.
     Value(f64),
     /// The parameter's own first value.
@@ -70,12 +70,12 @@ pub(super) enum Start {
 }
 
 /// A rule whose arguments can be read and written by name.
-pub(super) trait NamedRule: Rule {
+pub(super) trait ErasedOptimizerRule: OptimizerRule {
     fn config(&self) -> Value;
     fn reread(&self, config: Value) -> serde_json::Result<OptimizerKind>;
 }
 
-impl<R: Rule + Serialize + DeserializeOwned + 'static> NamedRule for R {
+impl<R: OptimizerRule + Serialize + DeserializeOwned + 'static> ErasedOptimizerRule for R {
     fn config(&self) -> Value {
         // Only a map with keys that are not text fails, which no rule has.
         serde_json::to_value(self).unwrap_or_else(|e| bug!("arguments do not serialise: {e}"))
@@ -88,14 +88,14 @@ impl<R: Rule + Serialize + DeserializeOwned + 'static> NamedRule for R {
 
 /// The rule by which a gradient becomes a change, with its own arguments.
 #[derive(Clone, Debug)]
-pub struct OptimizerKind(Arc<dyn NamedRule>);
+pub struct OptimizerKind(Arc<dyn ErasedOptimizerRule>);
 
 impl OptimizerKind {
-    pub(super) fn of(rule: impl NamedRule + 'static) -> OptimizerKind {
+    pub(super) fn of(rule: impl ErasedOptimizerRule + 'static) -> OptimizerKind {
         OptimizerKind(Arc::new(rule))
     }
 
-    pub(super) fn rule(&self) -> &dyn Rule {
+    pub(super) fn rule(&self) -> &dyn OptimizerRule {
         &*self.0
     }
 
@@ -165,7 +165,7 @@ pub(super) fn slot(state: &Params, slot: &str, param: &str, like: &Tensor) -> Te
 }
 
 /// The state of one parameter while it is updated.
-pub(super) struct Slots<'a> {
+pub(super) struct OptimizerSlots<'a> {
     pub(super) name: &'a str,
     pub(super) like: &'a Tensor,
     /// `i64[]`: counts the earlier updates.
@@ -175,7 +175,7 @@ pub(super) struct Slots<'a> {
     pub(super) state: &'a mut Params,
 }
 
-impl Slots<'_> {
+impl OptimizerSlots<'_> {
     /// `→ T[]`: the number of this update, from 1, in the parameter's type.
     pub(super) fn number(&self) -> Tensor {
         (self.updates + 1.0).convert(self.like.dtype())

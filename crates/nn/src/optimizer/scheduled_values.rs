@@ -5,7 +5,7 @@ use crate::optimizer::schedule::Schedule;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType, bug};
 
 /// A value that follows a schedule: its name, and what it is at a step.
-pub type Scheduled<'a> = (String, Box<dyn Fn(u64) -> f64 + 'a>);
+pub type ScheduledValue<'a> = (String, Box<dyn Fn(u64) -> f64 + 'a>);
 
 /// The values of one step, in the graph.
 pub(super) struct StepValues {
@@ -34,8 +34,8 @@ impl Optimizer {
     }
 
     /// What follows a schedule, by name: `learning_rate`, those of `optimizer_map`, `momentum`; each as a function of the step.
-    pub fn scheduled(&self) -> Vec<Scheduled<'_>> {
-        let mut all: Vec<Scheduled<'_>> = Vec::new();
+    pub fn scheduled(&self) -> Vec<ScheduledValue<'_>> {
+        let mut all: Vec<ScheduledValue<'_>> = Vec::new();
         all.push(("learning_rate".into(), Box::new(|step| self.rate_at(step))));
         for (pattern, own) in &self.optimizer_map {
             all.push((format!("learning_rate of {pattern}"), Box::new(|step| own.rate_at(step))));

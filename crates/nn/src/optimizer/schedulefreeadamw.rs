@@ -1,7 +1,7 @@
 //! ScheduleFreeAdamW: AdamW that averages its weights instead of lowering its rate.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots, Start};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ setters!(Optimizer:
     warmup_steps: u64 as u64;
 );
 
-impl Rule for ScheduleFreeAdamW {
+impl OptimizerRule for ScheduleFreeAdamW {
     fn class_name(&self) -> &'static str {
         "ScheduleFreeAdamW"
     }
@@ -51,11 +51,11 @@ impl Rule for ScheduleFreeAdamW {
         vec!["momentum", "velocity"]
     }
 
-    fn start(&self, slot: &str) -> Start {
-        if slot == "momentum" { Start::Parameter } else { Start::Value(0.0) }
+    fn start(&self, slot: &str) -> SlotInit {
+        if slot == "momentum" { SlotInit::Parameter } else { SlotInit::Value(0.0) }
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let t = slots.number();
         let one = t.scalar_like(1.0);
         let (beta_1, beta_2) = (t.scalar_like(self.beta_1), t.scalar_like(self.beta_2));

@@ -1,7 +1,7 @@
 //! SGD: against the gradient, with or without momentum.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ setters!(Optimizer:
     nesterov: bool as bool;
 );
 
-impl Rule for Sgd {
+impl OptimizerRule for Sgd {
     fn class_name(&self) -> &'static str {
         "SGD"
     }
@@ -49,7 +49,7 @@ impl Rule for Sgd {
         self.momentum > 0.0
     }
 
-    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut OptimizerSlots) -> Tensor {
         let change = g * rate;
         if self.momentum <= 0.0 {
             return p - change;

@@ -1,7 +1,7 @@
 //! What an [`Optimizer`] keeps for each parameter, and one update of all of them.
 
 use super::optimizer_config::{Optimizer, UpdateInputs};
-use super::rule::{Slots, Start, key, slot};
+use super::rule::{OptimizerSlots, SlotInit, key, slot};
 use super::scheduled_values::StepValues;
 use super::weight_averaging::{AVERAGE, SLOW};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType};
@@ -66,14 +66,14 @@ impl Optimizer {
             for (param, buffer) in params.iter() {
                 let Some(ty) = self.slot_type(slot, param, buffer.ty()) else { continue };
                 let start = match slot {
-                    ACCUMULATOR | AVERAGE => Start::Value(0.0),
-                    SLOW => Start::Parameter,
+                    ACCUMULATOR | AVERAGE => SlotInit::Value(0.0),
+                    SLOW => SlotInit::Parameter,
                     _ => self.of_param(param).kind.rule().start(slot),
                 };
                 let value = match start {
-                    Start::Value(0.0) => Buffer::zeros(ty),
-                    Start::Value(value) => Literal::splat(ty, Scalar::Float(value)).into(),
-                    Start::Parameter => buffer.to_literal()?.into(),
+                    SlotInit::Value(0.0) => Buffer::zeros(ty),
+                    SlotInit::Value(value) => Literal::splat(ty, Scalar::Float(value)).into(),
+                    SlotInit::Parameter => buffer.to_literal()?.into(),
                 };
                 state.insert(key(slot, param), value);
             }
@@ -149,7 +149,7 @@ impl Optimizer {
             let (own, rate) = (self.of_param(name), &rates[&self.group_of(name)]);
             let decayed = own.decay(name, p, &rate.given);
             let momentum = values.momentum.as_ref();
-            let mut slots = Slots { name, like: p, updates, momentum, state: &mut new_state };
+            let mut slots = OptimizerSlots { name, like: p, updates, momentum, state: &mut new_state };
             own.kind.rule().step(&decayed, &grads[name], &rate.ruled.convert(p.dtype()), &mut slots)
         });
         self.look_ahead(updates, new_params, new_state)

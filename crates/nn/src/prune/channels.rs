@@ -22,7 +22,7 @@ pub struct RemovedChannels {
 
 /// The weights that must be zero for a channel of a layer to be none: its own, and those of what follows before the next sums.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Channels {
+pub(crate) struct PrunableChannels {
     pub(crate) layer: String,
     kernel: String,
     /// Each with the number of elements that follow each other and are of one channel.
@@ -31,7 +31,7 @@ pub(crate) struct Channels {
 
 impl Architecture {
     /// What each layer with sums would need to lose channels, or why it cannot.
-    pub(crate) fn channels(&self) -> Vec<(&str, std::result::Result<Channels, String>)> {
+    pub(crate) fn channels(&self) -> Vec<(&str, std::result::Result<PrunableChannels, String>)> {
         let able = |node: &LayerNode| match node.layer.layer().channels() {
             Ok(ChannelPruning::Mixes { use_bias, groups, keeps_zeros, .. }) => {
                 Some((use_bias, groups, keeps_zeros))
@@ -46,7 +46,7 @@ impl Architecture {
         &self,
         i: usize,
         (use_bias, groups, keeps_zeros): (bool, usize, bool),
-    ) -> std::result::Result<Channels, String> {
+    ) -> std::result::Result<PrunableChannels, String> {
         let node = &self.nodes[i];
         if self.nodes.iter().filter(|other| other.name == node.name).count() > 1 {
             return Err("it is used twice".into());
@@ -62,7 +62,7 @@ impl Architecture {
         }
         let name = &node.name;
         let mut found =
-            Channels { layer: name.clone(), kernel: format!("{name}/kernel"), members: Vec::new() };
+            PrunableChannels { layer: name.clone(), kernel: format!("{name}/kernel"), members: Vec::new() };
         found.members.push((found.kernel.clone(), 1));
         if use_bias {
             found.members.push((format!("{name}/bias"), 1));
@@ -72,7 +72,12 @@ impl Architecture {
     }
 
     /// What reads a layer's output, up to the next sums; each channel is `repeat` ones there.
-    fn follow(&self, i: usize, repeat: usize, found: &mut Channels) -> std::result::Result<(), String> {
+    fn follow(
+        &self,
+        i: usize,
+        repeat: usize,
+        found: &mut PrunableChannels,
+    ) -> std::result::Result<(), String> {
         if self.outputs().any(|output| output == NodeInput::Layer(i)) {
             return Err("the model's output depends on it directly".into());
         }
@@ -84,7 +89,12 @@ impl Architecture {
         Ok(())
     }
 
-    fn follow_into(&self, r: usize, repeat: usize, found: &mut Channels) -> std::result::Result<(), String> {
+    fn follow_into(
+        &self,
+        r: usize,
+        repeat: usize,
+        found: &mut PrunableChannels,
+    ) -> std::result::Result<(), String> {
         let reader = &self.nodes[r];
         let name = &reader.name;
         let unfit = || Err(format!("its output goes through {name} ({})", reader.layer.class_name()));
@@ -109,7 +119,7 @@ impl Pruning {
     ///
     /// # Errors
     /// When a pattern means no layer that could: names it and why.
-    pub(crate) fn channels_of(&self, architecture: &Architecture) -> Result<Vec<Channels>> {
+    pub(crate) fn channels_of(&self, architecture: &Architecture) -> Result<Vec<PrunableChannels>> {
         let all = architecture.channels();
         for pattern in &self.layers {
             let meant: Vec<_> = all.iter().filter(|(name, _)| means(pattern, name)).collect();
@@ -129,7 +139,7 @@ impl Pruning {
                 false => format!("these can: {}", able.join(", ")),
             }));
         }
-        let meant = |(name, found): (&str, std::result::Result<Channels, String>)| {
+        let meant = |(name, found): (&str, std::result::Result<PrunableChannels, String>)| {
             found.ok().filter(|_| self.layers.iter().any(|pattern| means(pattern, name)))
         };
         Ok(all.into_iter().filter_map(meant).collect())
@@ -228,7 +238,7 @@ impl Model {
     }
 
     /// Which channels of a layer have weights that are not zero; one at least.
-    fn channels_left(&self, channels: &Channels) -> Result<Vec<bool>> {
+    fn channels_left(&self, channels: &PrunableChannels) -> Result<Vec<bool>> {
         let count = self.weight(&channels.kernel)?.shape().dims().last().copied().unwrap_or(1);
         let mut stays = vec![false; count];
         for (path, inner) in &channels.members {

@@ -6,7 +6,7 @@ use systole_ir::{Error, ErrorKind, Literal, Result};
 
 /// How many of a weight's elements are zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sparsity {
+pub struct WeightSparsity {
     /// `dense/kernel`.
     pub path: String,
     /// Its zeros.
@@ -86,13 +86,13 @@ impl Model {
     ///
     /// # Errors
     /// As [`Model::weight`].
-    pub fn sparsity(&self) -> Result<Vec<Sparsity>> {
+    pub fn sparsity(&self) -> Result<Vec<WeightSparsity>> {
         let is_kernel = |path: &str| path.ends_with("kernel") || path.ends_with("embeddings");
         let specs = self.specs.iter().filter(|s| s.shape.len() > 1 && is_kernel(&s.path));
         let of = |spec: &crate::WeightSpec| {
             let value = self.weight(&spec.path)?;
             let zeros = value.as_slice::<f32>()?.iter().filter(|w| **w == 0.0).count();
-            Ok(Sparsity { path: spec.path.clone(), zeros, weights: value.ty().elements() })
+            Ok(WeightSparsity { path: spec.path.clone(), zeros, weights: value.ty().elements() })
         };
         specs.map(of).collect()
     }

@@ -1,12 +1,12 @@
 //! Places to round at of tables of vectors: what they give for tokens, and what one that is used both ways gives for floats.
 
-use super::{Maker, Plan, keeps_values, used_twice};
-use crate::layer::lowering::Lowering;
-use crate::layer::quantizer::{Kernel, Quantizer};
+use super::{QuantizationPlan, TensorProducer, keeps_values, used_twice};
+use crate::layer::lowering::LayerLowering;
+use crate::layer::quantizer::{QuantizedKernel, Quantizer};
 use crate::model::architecture::NodeInput;
 use systole_ir::{DType, Result};
 
-impl Plan<'_> {
+impl QuantizationPlan<'_> {
     /// Whether a value is tokens: integers that the model is given, maybe in another shape. Bytes are pictures.
     fn is_tokens(&self, mut x: usize) -> bool {
         while let Some(before) = self.values[x].before {
@@ -19,8 +19,8 @@ impl Plan<'_> {
     /// Whether the node takes tokens as they are.
     pub(super) fn reads_tokens(&self, node: usize, x: usize) -> bool {
         match self.lowering(node) {
-            Some(Lowering::Embedding { .. }) => true,
-            Some(Lowering::ReversibleEmbedding { .. }) => self.is_tokens(x),
+            Some(LayerLowering::Embedding { .. }) => true,
+            Some(LayerLowering::ReversibleEmbedding { .. }) => self.is_tokens(x),
             Some(own) => keeps_values(&own) && self.is_tokens(x),
             None => false,
         }
@@ -40,16 +40,16 @@ impl Plan<'_> {
             return Err(used_twice(name));
         }
         if of_tokens {
-            return Ok(self.add_at(Maker::Other, node, "rows"));
+            return Ok(self.add_at(TensorProducer::Other, node, "rows"));
         }
         if is_capped {
             return Err(self.unfit(node, "ReversibleEmbedding with logit_soft_cap"));
         }
         let name = if tie_weights { "embeddings" } else { "reverse_embeddings" };
         self.quantizers[node].kernels =
-            vec![Kernel { name: name.into(), channels: Vec::new(), folded: None }];
+            vec![QuantizedKernel { name: name.into(), channels: Vec::new(), folded: None }];
         self.borrowed.push((node, "sums".into(), x));
-        Ok(self.add_at(Maker::Weights { node, takes_relu: true }, node, "output"))
+        Ok(self.add_at(TensorProducer::Weights { node, takes_relu: true }, node, "output"))
     }
 
     fn first_input(&self, node: usize) -> usize {
@@ -64,7 +64,7 @@ impl Plan<'_> {
         let nodes = &self.architecture.nodes;
         let reads = |reader: &usize| nodes[*reader].inputs.contains(&NodeInput::Layer(node));
         let is_float = (0..nodes.len()).filter(reads).any(|reader| self.stays_in_floats(reader));
-        let y = self.add(if is_float { Maker::Other } else { Maker::Constant }, None);
+        let y = self.add(if is_float { TensorProducer::Other } else { TensorProducer::Constant }, None);
         self.values[y].is_float = is_float;
         (self.quantizers[node].is_float, self.quantizers[node].is_constant) = (is_float, !is_float);
         y

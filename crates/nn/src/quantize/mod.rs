@@ -8,8 +8,10 @@ pub(crate) mod qat_ranges;
 use crate::did_you_mean::unknown;
 use crate::layer::activation::Activation;
 use crate::layer::lowering::ElementWise::{Add, Average, Maximum, Minimum, Multiply, Subtract};
-use crate::layer::lowering::{Convolution, ConvolutionKind, Lowering};
-use crate::layer::quantizer::{Folded, Kernel, QuantizeRanges, Quantizer, Slot, input_name};
+use crate::layer::lowering::{ConvolutionKind, ConvolutionLowering, LayerLowering};
+use crate::layer::quantizer::{
+    FoldedBatchNorm, QuantizationPoint, QuantizeRanges, QuantizedKernel, Quantizer, input_name,
+};
 use crate::layers::LayerSpec;
 use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::quantize_options::Quantize;
@@ -46,7 +48,7 @@ impl Architecture {
 
 /// What makes a tensor of the int8 graph.
 #[derive(Clone, Copy, PartialEq)]
-enum Maker {
+enum TensorProducer {
     /// A matrix within a layer of several.
     Inner,
     /// A convolution or dense layer, of the node; `takes_relu`, where relus are folded into it.
@@ -65,8 +67,8 @@ enum Maker {
 
 /// A tensor of the int8 graph.
 #[derive(Clone)]
-struct Value {
-    maker: Maker,
+struct PlannedTensor {
+    maker: TensorProducer,
     /// Whether the maker has no activation and no batch normalisation folded into it yet.
     is_free: bool,
     /// What it holds the values of, in another shape.
@@ -76,7 +78,7 @@ struct Value {
     group: usize,
     /// Where its range is found: the node and the place there.
     place: Option<(usize, String)>,
-    fixed: Option<Slot>,
+    fixed: Option<QuantizationPoint>,
     /// Whether a layer of floats makes it, or it is an input: who reads it rounds it.
     is_float: bool,
 }
@@ -88,7 +90,7 @@ const WITHIN: [&str; 8] = ["mean", "centred", "squared", "variance", "sum", "rsq
 fn plan(architecture: &Architecture, options: &Quantize) -> Result<Vec<Quantizer>> {
     check_structure(architecture, options)?;
     let nodes = &architecture.nodes;
-    let mut plan = Plan {
+    let mut plan = QuantizationPlan {
         architecture,
         options,
         values: Vec::new(),
@@ -97,7 +99,7 @@ fn plan(architecture: &Architecture, options: &Quantize) -> Result<Vec<Quantizer
         borrowed: Vec::new(),
     };
     for _ in &architecture.inputs {
-        plan.add(Maker::Other, None);
+        plan.add(TensorProducer::Other, None);
         if let Some(value) = plan.values.last_mut() {
             value.is_float = true;
         }
@@ -132,7 +134,10 @@ fn check_structure(architecture: &Architecture, options: &Quantize) -> Result<()
     }
     // Tables are used for tokens and for floats; which of both it is, the plan sees.
     let is_table = |i: usize| {
-        matches!(architecture.nodes[i].layer.layer().lowering(), Ok(Lowering::ReversibleEmbedding { .. }))
+        matches!(
+            architecture.nodes[i].layer.layer().lowering(),
+            Ok(LayerLowering::ReversibleEmbedding { .. })
+        )
     };
     let again = |(i, name): &(usize, &&str)| names[..*i].contains(*name) && !is_table(*i);
     names.iter().enumerate().find(again).map_or(Ok(()), |(_, name)| Err(used_twice(name)))
@@ -150,10 +155,10 @@ impl Architecture {
     }
 }
 
-struct Plan<'a> {
+struct QuantizationPlan<'a> {
     architecture: &'a Architecture,
     options: &'a Quantize,
-    values: Vec<Value>,
+    values: Vec<PlannedTensor>,
     /// What each node gives.
     made: Vec<usize>,
     quantizers: Vec<Quantizer>,
@@ -161,10 +166,10 @@ struct Plan<'a> {
     borrowed: Vec<(usize, String, usize)>,
 }
 
-impl Plan<'_> {
-    fn add(&mut self, maker: Maker, before: Option<usize>) -> usize {
+impl QuantizationPlan<'_> {
+    fn add(&mut self, maker: TensorProducer, before: Option<usize>) -> usize {
         let group = self.values.len();
-        self.values.push(Value {
+        self.values.push(PlannedTensor {
             maker,
             is_free: true,
             before,
@@ -178,14 +183,14 @@ impl Plan<'_> {
     }
 
     /// A tensor with a range of its own.
-    fn add_at(&mut self, maker: Maker, node: usize, place: &str) -> usize {
+    fn add_at(&mut self, maker: TensorProducer, node: usize, place: &str) -> usize {
         let y = self.add(maker, None);
         self.values[y].place = Some((node, place.into()));
         y
     }
 
     /// A tensor of the scale of another.
-    fn add_alike(&mut self, maker: Maker, x: usize) -> usize {
+    fn add_alike(&mut self, maker: TensorProducer, x: usize) -> usize {
         let y = self.add(maker, Some(x));
         self.join(y, x);
         y
@@ -197,7 +202,7 @@ impl Plan<'_> {
         self.values.iter_mut().filter(|v| v.group == other).for_each(|v| v.group = least);
     }
 
-    fn fixed_of(&self, x: usize) -> Option<Slot> {
+    fn fixed_of(&self, x: usize) -> Option<QuantizationPoint> {
         let group = self.values[x].group;
         self.values.iter().filter(|v| v.group == group).find_map(|v| v.fixed.clone())
     }
@@ -206,7 +211,7 @@ impl Plan<'_> {
         &self.architecture.nodes[node].layer
     }
 
-    fn lowering(&self, node: usize) -> Option<Lowering> {
+    fn lowering(&self, node: usize) -> Option<LayerLowering> {
         self.layer(node).layer().lowering().ok()
     }
 
@@ -229,7 +234,7 @@ impl Plan<'_> {
         if let Some(y) = self.folded(node, own.as_ref(), x)? {
             return Ok(y);
         }
-        if own == Some(Lowering::PositionEmbedding) {
+        if own == Some(LayerLowering::PositionEmbedding) {
             return Ok(self.position_embedding(node));
         }
         if self.stays_in_floats(node) {
@@ -242,33 +247,33 @@ impl Plan<'_> {
     }
 
     /// What the node gives in floats, with what may be folded into it.
-    fn float_node(&mut self, node: usize, own: Option<&Lowering>, x: usize) -> usize {
+    fn float_node(&mut self, node: usize, own: Option<&LayerLowering>, x: usize) -> usize {
         let mut is_free = true;
         let (maker, before) = match own {
             Some(own) if has_weights(own) => match own.activation() {
-                Activation::Silu => (Maker::Merge, None),
+                Activation::Silu => (TensorProducer::Merge, None),
                 activation => {
                     is_free = activation == Activation::Linear;
-                    (Maker::Weights { node, takes_relu: takes_relu(own) }, None)
+                    (TensorProducer::Weights { node, takes_relu: takes_relu(own) }, None)
                 }
             },
             // They end with a sum or a product.
             Some(
-                Lowering::Activation(Activation::Silu)
-                | Lowering::ElementWise(Add | Subtract | Multiply | Average)
-                | Lowering::BatchNormalization { .. }
-                | Lowering::LayerNormalization { .. }
-                | Lowering::Rescaling { .. }
-                | Lowering::TransformerBlock { .. },
-            ) => (Maker::Merge, None),
-            Some(Lowering::Attention { .. }) => (Maker::Inner, None),
-            Some(own) if keeps_values(own) => (Maker::Values, Some(x)),
-            _ => (Maker::Other, None),
+                LayerLowering::Activation(Activation::Silu)
+                | LayerLowering::ElementWise(Add | Subtract | Multiply | Average)
+                | LayerLowering::BatchNormalization { .. }
+                | LayerLowering::LayerNormalization { .. }
+                | LayerLowering::Rescaling { .. }
+                | LayerLowering::TransformerBlock { .. },
+            ) => (TensorProducer::Merge, None),
+            Some(LayerLowering::Attention { .. }) => (TensorProducer::Inner, None),
+            Some(own) if keeps_values(own) => (TensorProducer::Values, Some(x)),
+            _ => (TensorProducer::Other, None),
         };
         let mut y = self.add(maker, before);
         (self.values[y].is_float, self.values[y].is_free) = (true, is_free);
         if own.is_some_and(is_of_rows) {
-            y = self.add(Maker::Values, Some(y));
+            y = self.add(TensorProducer::Values, Some(y));
             self.values[y].is_float = true;
         }
         y
@@ -290,15 +295,17 @@ impl Plan<'_> {
     }
 
     /// What becomes part of the layer before, whether that is in eight bits or not.
-    fn folded(&mut self, node: usize, own: Option<&Lowering>, x: usize) -> Result<Option<usize>> {
+    fn folded(&mut self, node: usize, own: Option<&LayerLowering>, x: usize) -> Result<Option<usize>> {
         match own {
             Some(
-                Lowering::Identity | Lowering::Regularization | Lowering::Activation(Activation::Linear),
+                LayerLowering::Identity
+                | LayerLowering::Regularization
+                | LayerLowering::Activation(Activation::Linear),
             ) => Ok(Some(x)),
-            Some(Lowering::BatchNormalization { epsilon, scale, .. }) => {
+            Some(LayerLowering::BatchNormalization { epsilon, scale, .. }) => {
                 self.batch_normalization(node, (*epsilon, *scale), x)
             }
-            Some(Lowering::Rescaling { .. }) if self.weights_before(x).is_some() => {
+            Some(LayerLowering::Rescaling { .. }) if self.weights_before(x).is_some() => {
                 Err(self.unfit(node, "Rescaling behind weights"))
             }
             Some(own) if is_relu(own) => self.relu(node, x),
@@ -310,7 +317,7 @@ impl Plan<'_> {
     fn weights_before(&self, x: usize) -> Option<usize> {
         let value = &self.values[x];
         match value.maker {
-            Maker::Weights { node, .. } if value.readers <= 1 && value.is_free => Some(node),
+            TensorProducer::Weights { node, .. } if value.readers <= 1 && value.is_free => Some(node),
             _ => None,
         }
     }
@@ -331,13 +338,13 @@ impl Plan<'_> {
             return Err(self.unfit(node, "a second batch normalisation"));
         }
         let own = self.lowering(before);
-        if let Some(Lowering::ReversibleEmbedding { .. }) = own {
+        if let Some(LayerLowering::ReversibleEmbedding { .. }) = own {
             return Err(self.unfit(node, "BatchNormalization behind a ReversibleEmbedding"));
         }
         let layer = self.architecture.nodes[node].name.clone();
         let channels = channels_of(own.as_ref(), &kernel.name);
         if let Some(kernel) = self.quantizers[before].kernels.last_mut() {
-            kernel.folded = Some(Folded { layer, epsilon, scale, channels });
+            kernel.folded = Some(FoldedBatchNorm { layer, epsilon, scale, channels });
         }
         self.move_place(x, node);
         Ok(Some(x))
@@ -354,13 +361,15 @@ impl Plan<'_> {
     /// A relu in the operator that makes what it reads, if that takes one.
     fn relu(&mut self, node: usize, x: usize) -> Result<Option<usize>> {
         let mut at = x;
-        while self.values[at].maker == Maker::Values && self.values[at].readers <= 1 {
+        while self.values[at].maker == TensorProducer::Values && self.values[at].readers <= 1 {
             let Some(before) = self.values[at].before else { return Ok(None) };
             at = before;
         }
         let value = &self.values[at];
-        let takes =
-            matches!(value.maker, Maker::Weights { takes_relu: true, .. } | Maker::Merge | Maker::Inner);
+        let takes = matches!(
+            value.maker,
+            TensorProducer::Weights { takes_relu: true, .. } | TensorProducer::Merge | TensorProducer::Inner
+        );
         if !takes || value.readers > 1 || !value.is_free {
             return Ok(None);
         }
@@ -376,10 +385,10 @@ impl Plan<'_> {
     }
 
     /// What the node gives in eight bits.
-    fn rounded_node(&mut self, node: usize, own: Option<&Lowering>, inputs: &[usize]) -> Result<usize> {
+    fn rounded_node(&mut self, node: usize, own: Option<&LayerLowering>, inputs: &[usize]) -> Result<usize> {
         let (x, class) = (inputs[0], self.layer(node).class_name());
-        let is_constant = |x: &usize| self.values[*x].maker == Maker::Constant;
-        let is_merge = matches!(own, Some(Lowering::ElementWise(Add | Subtract | Multiply)));
+        let is_constant = |x: &usize| self.values[*x].maker == TensorProducer::Constant;
+        let is_merge = matches!(own, Some(LayerLowering::ElementWise(Add | Subtract | Multiply)));
         if inputs.iter().any(is_constant) && !is_merge {
             return Err(self.unfit(node, &format!("{class} of what a PositionEmbedding gives")));
         }
@@ -396,42 +405,44 @@ impl Plan<'_> {
                 }
                 self.weights(node, own)?
             }
-            own if keeps_values(own) => self.add_alike(Maker::Values, x),
-            Lowering::Permute(_) | Lowering::Padding(_) | Lowering::Cropping(_) => {
-                self.add_alike(Maker::Other, x)
+            own if keeps_values(own) => self.add_alike(TensorProducer::Values, x),
+            LayerLowering::Permute(_) | LayerLowering::Padding(_) | LayerLowering::Cropping(_) => {
+                self.add_alike(TensorProducer::Other, x)
             }
-            Lowering::Pooling { .. } | Lowering::UpSampling { .. } => {
-                let y = self.add_alike(Maker::Other, x);
+            LayerLowering::Pooling { .. } | LayerLowering::UpSampling { .. } => {
+                let y = self.add_alike(TensorProducer::Other, x);
                 self.borrowed.push((node, "output".into(), y));
                 y
             }
-            Lowering::ElementWise(Add | Subtract | Multiply) if inputs.len() == 2 => {
-                self.add_at(Maker::Merge, node, "output")
+            LayerLowering::ElementWise(Add | Subtract | Multiply) if inputs.len() == 2 => {
+                self.add_at(TensorProducer::Merge, node, "output")
             }
-            Lowering::ElementWise(Maximum | Minimum) if inputs.len() != 2 => return Err(unfit(self)),
-            Lowering::Concatenation(_) | Lowering::ElementWise(Maximum | Minimum) => {
+            LayerLowering::ElementWise(Maximum | Minimum) if inputs.len() != 2 => return Err(unfit(self)),
+            LayerLowering::Concatenation(_) | LayerLowering::ElementWise(Maximum | Minimum) => {
                 self.joined(node, inputs)?
             }
-            Lowering::LayerNormalization { axis, center, scale, .. } => {
+            LayerLowering::LayerNormalization { axis, center, scale, .. } => {
                 self.layer_normalization(node, axis, *center, *scale)?
             }
-            Lowering::Attention { axes, .. } => self.multi_head_attention(node, axes.is_some(), inputs)?,
-            Lowering::TransformerBlock { normalize_first, activation, .. } => {
+            LayerLowering::Attention { axes, .. } => {
+                self.multi_head_attention(node, axes.is_some(), inputs)?
+            }
+            LayerLowering::TransformerBlock { normalize_first, activation, .. } => {
                 self.transformer_block(node, (*normalize_first, *activation), x)?
             }
-            Lowering::Embedding { mask_zero: true, .. } => {
+            LayerLowering::Embedding { mask_zero: true, .. } => {
                 return Err(self.unfit(node, "Embedding with mask_zero"));
             }
-            Lowering::Embedding { .. } => self.add_at(Maker::Other, node, "rows"),
-            Lowering::ReversibleEmbedding { tie_weights, is_capped, .. } => {
+            LayerLowering::Embedding { .. } => self.add_at(TensorProducer::Other, node, "rows"),
+            LayerLowering::ReversibleEmbedding { tie_weights, is_capped, .. } => {
                 self.reversible_embedding(node, (*tie_weights, *is_capped), x)?
             }
-            Lowering::Activation(activation) => self.activation(node, *activation)?,
-            Lowering::Softmax(_) => self.activation(node, Activation::Softmax)?,
-            Lowering::GlobalPooling { .. }
-            | Lowering::Relu { .. }
-            | Lowering::LeakyRelu(_)
-            | Lowering::Elu(_) => self.add_at(Maker::Other, node, "output"),
+            LayerLowering::Activation(activation) => self.activation(node, *activation)?,
+            LayerLowering::Softmax(_) => self.activation(node, Activation::Softmax)?,
+            LayerLowering::GlobalPooling { .. }
+            | LayerLowering::Relu { .. }
+            | LayerLowering::LeakyRelu(_)
+            | LayerLowering::Elu(_) => self.add_at(TensorProducer::Other, node, "output"),
             _ => return Err(unfit(self)),
         })
     }
@@ -442,7 +453,7 @@ impl Plan<'_> {
             let class = self.layer(node).class_name();
             return Err(self.unfit(node, &format!("{class} of what a softmax, sigmoid or tanh gives")));
         }
-        let y = self.add(Maker::Other, None);
+        let y = self.add(TensorProducer::Other, None);
         inputs.iter().for_each(|&x| self.join(x, y));
         Ok(y)
     }
@@ -453,11 +464,11 @@ impl Plan<'_> {
             .hint(format!("leave it in floats: skip = [\"{name}\"]"))
     }
 
-    fn weights(&mut self, node: usize, own: &Lowering) -> Result<usize> {
+    fn weights(&mut self, node: usize, own: &LayerLowering) -> Result<usize> {
         let kernel = |name: &str| {
-            let per_channel = self.options.per_channel && !matches!(own, Lowering::Dense { .. });
+            let per_channel = self.options.per_channel && !matches!(own, LayerLowering::Dense { .. });
             let channels = if per_channel { channels_of(Some(own), name) } else { Vec::new() };
-            Kernel { name: name.into(), channels, folded: None }
+            QuantizedKernel { name: name.into(), channels, folded: None }
         };
         let kernels = match is_separable(own) {
             true => vec![kernel("depthwise_kernel"), kernel("pointwise_kernel")],
@@ -465,10 +476,10 @@ impl Plan<'_> {
         };
         self.quantizers[node].kernels = kernels;
         if is_separable(own) {
-            self.add_at(Maker::Other, node, "parts");
+            self.add_at(TensorProducer::Other, node, "parts");
         }
         let takes_relu = takes_relu(own);
-        let y = self.add_at(Maker::Weights { node, takes_relu }, node, "output");
+        let y = self.add_at(TensorProducer::Weights { node, takes_relu }, node, "output");
         let y = match own.activation() {
             Activation::Linear => y,
             Activation::Relu if takes_relu => {
@@ -482,7 +493,7 @@ impl Plan<'_> {
             }
         };
         // A picture of one row: the operator gives it in another shape.
-        Ok(if is_of_rows(own) { self.add_alike(Maker::Values, y) } else { y })
+        Ok(if is_of_rows(own) { self.add_alike(TensorProducer::Values, y) } else { y })
     }
 
     /// Operators one after the other, each with a range of its own; the last one is what the layer gives.
@@ -496,22 +507,22 @@ impl Plan<'_> {
             _ => false,
         };
         for place in WITHIN.into_iter().filter(|place| !is_last(place)) {
-            self.add_at(Maker::Other, node, place);
+            self.add_at(TensorProducer::Other, node, place);
         }
-        Ok(self.add_at(Maker::Merge, node, "output"))
+        Ok(self.add_at(TensorProducer::Merge, node, "output"))
     }
 
     /// An activation that is an operator of its own.
     fn activation(&mut self, node: usize, activation: Activation) -> Result<usize> {
         let fixed = match activation {
-            Activation::Softmax | Activation::Sigmoid => Slot::SIGMOID,
-            Activation::Tanh => Slot::TANH,
+            Activation::Softmax | Activation::Sigmoid => QuantizationPoint::SIGMOID,
+            Activation::Tanh => QuantizationPoint::TANH,
             Activation::Softplus => return Err(self.unfit(node, "softplus")),
             Activation::Elu { alpha } if alpha != 1.0 => return Err(self.unfit(node, "elu with an alpha")),
-            Activation::Silu => return Ok(self.add_at(Maker::Merge, node, "output")),
-            _ => return Ok(self.add_at(Maker::Other, node, "output")),
+            Activation::Silu => return Ok(self.add_at(TensorProducer::Merge, node, "output")),
+            _ => return Ok(self.add_at(TensorProducer::Other, node, "output")),
         };
-        let y = self.add(Maker::Other, None);
+        let y = self.add(TensorProducer::Other, None);
         self.values[y].fixed = Some(fixed.clone());
         self.quantizers[node].output = Some(fixed);
         Ok(y)
@@ -533,13 +544,13 @@ impl Plan<'_> {
     }
 
     /// The range of a tensor and of all that have one scale with it.
-    fn slot(&self, x: usize, is_place: bool) -> Slot {
+    fn slot(&self, x: usize, is_place: bool) -> QuantizationPoint {
         if let Some(fixed) = self.fixed_of(x) {
             return fixed;
         }
         let group = self.values[x].group;
         let places = self.values.iter().enumerate().filter(|(_, v)| v.group == group);
-        let named = |(at, value): (usize, &Value)| {
+        let named = |(at, value): (usize, &PlannedTensor)| {
             let (node, place) = value.place.as_ref()?;
             Some((at, format!("{}/{place}", self.architecture.nodes[*node].name)))
         };
@@ -547,20 +558,23 @@ impl Plan<'_> {
         match self.options.ranges {
             // One step for all: that of the first.
             QuantizeRanges::Learned => match all.first() {
-                Some((first, _)) if is_place && *first == x => Slot::Range { own: true, joint: Vec::new() },
-                first => {
-                    Slot::Range { own: false, joint: first.map(|(_, at)| at.clone()).into_iter().collect() }
+                Some((first, _)) if is_place && *first == x => {
+                    QuantizationPoint::Range { own: true, joint: Vec::new() }
                 }
+                first => QuantizationPoint::Range {
+                    own: false,
+                    joint: first.map(|(_, at)| at.clone()).into_iter().collect(),
+                },
             },
             QuantizeRanges::MovingAverage { .. } => {
                 let joint =
                     all.into_iter().filter(|(at, _)| !is_place || *at != x).map(|(_, at)| at).collect();
-                Slot::Range { own: is_place, joint }
+                QuantizationPoint::Range { own: is_place, joint }
             }
         }
     }
 
-    fn put(&mut self, node: usize, place: &str, slot: Slot) {
+    fn put(&mut self, node: usize, place: &str, slot: QuantizationPoint) {
         let own = &mut self.quantizers[node];
         let (own, place) = match place.rsplit_once('/') {
             Some((path, place)) => (own.within_mut(path), place),
@@ -581,9 +595,9 @@ impl Plan<'_> {
 }
 
 /// The dimensions of a kernel's output channels, from the last one (1) on.
-fn channels_of(own: Option<&Lowering>, kernel: &str) -> Vec<usize> {
+fn channels_of(own: Option<&LayerLowering>, kernel: &str) -> Vec<usize> {
     match own {
-        Some(Lowering::Convolution(c)) => match c.kind {
+        Some(LayerLowering::Convolution(c)) => match c.kind {
             ConvolutionKind::Depthwise { .. } => vec![2, 1],
             ConvolutionKind::Separable if kernel == "depthwise_kernel" => vec![2, 1],
             ConvolutionKind::Transposed { .. } => vec![2],
@@ -594,40 +608,43 @@ fn channels_of(own: Option<&Lowering>, kernel: &str) -> Vec<usize> {
 }
 
 /// Whether a layer has a kernel that is rounded.
-fn has_weights(own: &Lowering) -> bool {
-    matches!(own, Lowering::Dense { .. } | Lowering::Convolution(_))
+fn has_weights(own: &LayerLowering) -> bool {
+    matches!(own, LayerLowering::Dense { .. } | LayerLowering::Convolution(_))
 }
 
 /// Whether the operator with the kernel takes a relu in.
-fn takes_relu(own: &Lowering) -> bool {
-    !matches!(own, Lowering::Convolution(Convolution { kind: ConvolutionKind::Transposed { .. }, .. }))
+fn takes_relu(own: &LayerLowering) -> bool {
+    !matches!(
+        own,
+        LayerLowering::Convolution(ConvolutionLowering { kind: ConvolutionKind::Transposed { .. }, .. })
+    )
 }
 
-fn is_separable(own: &Lowering) -> bool {
-    matches!(own, Lowering::Convolution(Convolution { kind: ConvolutionKind::Separable, .. }))
+fn is_separable(own: &LayerLowering) -> bool {
+    matches!(own, LayerLowering::Convolution(ConvolutionLowering { kind: ConvolutionKind::Separable, .. }))
 }
 
 /// Whether a layer is a convolution of sequences: of pictures of one row.
-fn is_of_rows(own: &Lowering) -> bool {
-    matches!(own, Lowering::Convolution(c) if c.strides.len() == 1)
+fn is_of_rows(own: &LayerLowering) -> bool {
+    matches!(own, LayerLowering::Convolution(c) if c.strides.len() == 1)
 }
 
 /// Whether a layer gives some of what it reads, so that a relu after it may as well come before.
-fn keeps_values(own: &Lowering) -> bool {
+fn keeps_values(own: &LayerLowering) -> bool {
     matches!(
         own,
-        Lowering::Pooling { max: true, .. }
-            | Lowering::GlobalPooling { max: true }
-            | Lowering::Flatten
-            | Lowering::Reshape
+        LayerLowering::Pooling { max: true, .. }
+            | LayerLowering::GlobalPooling { max: true }
+            | LayerLowering::Flatten
+            | LayerLowering::Reshape
     )
 }
 
 /// Whether a layer is a relu that other operators take in: without a threshold, up to 6 or without limit.
-fn is_relu(own: &Lowering) -> bool {
+fn is_relu(own: &LayerLowering) -> bool {
     match own {
-        Lowering::Activation(activation) => *activation == Activation::Relu,
-        Lowering::Relu { max_value: None | Some(6.0), negative_slope: 0.0, threshold: 0.0 } => true,
+        LayerLowering::Activation(activation) => *activation == Activation::Relu,
+        LayerLowering::Relu { max_value: None | Some(6.0), negative_slope: 0.0, threshold: 0.0 } => true,
         _ => false,
     }
 }

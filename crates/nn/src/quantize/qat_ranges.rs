@@ -1,7 +1,7 @@
 //! Models that are trained for eight bits: how they become such, and what their ranges are in the end.
 
 use crate::layer::Precision;
-use crate::layer::lowering::Lowering;
+use crate::layer::lowering::LayerLowering;
 use crate::layer::quantizer::{QuantizeRanges, Quantizer};
 use crate::model::Model;
 use crate::model::compile::Compile;
@@ -149,7 +149,7 @@ impl Model {
             }
             let has_one_step = matches!(
                 node.layer.layer().lowering(),
-                Ok(Lowering::Dense { .. } | Lowering::ReversibleEmbedding { .. })
+                Ok(LayerLowering::Dense { .. } | LayerLowering::ReversibleEmbedding { .. })
             );
             if own.kernels.iter().any(|k| k.channels.is_empty()) && !has_one_step {
                 all.per_channel = false;

@@ -23,7 +23,7 @@ impl Default for BatchSizeFinder {
 
 /// What [`Model::find_batch_size`] chose.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BatchSizeFound {
+pub struct BatchSizeResult {
     /// Samples in a step: a power of two for each device.
     pub batch_size: usize,
     /// Bytes that its training step needs: weights, optimizer state, batch, values on the way.
@@ -44,7 +44,7 @@ impl BatchSizeFinder {
         unit: usize,
         memory: u64,
         mut needs: impl FnMut(usize) -> Result<f64>,
-    ) -> Result<BatchSizeFound> {
+    ) -> Result<BatchSizeResult> {
         let usable = memory as f64 * (1.0 - self.margin);
         let (small, more) = (needs(8 * unit)?, needs(32 * unit)?);
         let each = (more - small) / 24.0;
@@ -76,7 +76,7 @@ impl BatchSizeFinder {
             let e = Error::new(ErrorKind::Unsupported, what).because(why);
             return Err(e.hint("take a smaller model or input"));
         }
-        Ok(BatchSizeFound {
+        Ok(BatchSizeResult {
             batch_size: batch,
             needed: needed as u64,
             memory,
@@ -102,7 +102,7 @@ impl Model {
     ///
     /// # Errors
     /// When the model is not compiled or built, not even one sample fits, or it is not known how much memory there is or is needed.
-    pub fn find_batch_size(&mut self, finder: BatchSizeFinder) -> Result<BatchSizeFound> {
+    pub fn find_batch_size(&mut self, finder: BatchSizeFinder) -> Result<BatchSizeResult> {
         let backend = self.compiled()?.backend.clone();
         let unit = backend.devices().len().max(1);
         if unit > 1 && backend.shares_cores() {

@@ -5,7 +5,7 @@ use crate::model::batch::{Batch, DeviceBatch, put};
 use std::sync::Arc;
 use std::time::Instant;
 use systole_ir::Result;
-use systole_runtime::{Backend, Buffer, Executable, Params, ReadyEvent, Report};
+use systole_runtime::{Backend, Buffer, Executable, ExecutableReport, Params, ReadyEvent};
 
 /// Training steps of a model on one batch, with weights, slots and batch on the device. The model is trained by it.
 ///
@@ -50,7 +50,7 @@ impl DeviceBatchTraining<'_> {
     }
 
     /// What compiling found out.
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &ExecutableReport {
         self.program.report()
     }
 
@@ -75,7 +75,7 @@ impl DeviceBatchPrediction<'_> {
     }
 
     /// What compiling found out.
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &ExecutableReport {
         self.program.report()
     }
 

@@ -4,7 +4,7 @@
 //! go on in either.
 
 use crate::callback::{Callback, CallbackState, FitCx};
-use crate::model::gradient_accumulation::Phase;
+use crate::model::gradient_accumulation::AccumulationPhase;
 use crate::model::history::History;
 use crate::model::{Model, counted};
 use crate::optimizer::Optimizer;
@@ -192,12 +192,12 @@ impl Model {
         let optimizer = how.optimizer(&base, false, how.parts(self, false)?);
         let config = self.compiled()?.config.clone();
         self.adopt_config(crate::Compile { optimizer, ..config })?;
-        Ok(Box::new(Phases { how, base, flags, initial_epoch, epoch_steps: 0, second: None }))
+        Ok(Box::new(FineTunePhases { how, base, flags, initial_epoch, epoch_steps: 0, second: None }))
     }
 }
 
 /// Changes from the first phase to the second.
-struct Phases {
+struct FineTunePhases {
     how: FineTune,
     /// The optimizer as it was given.
     base: Optimizer,
@@ -207,12 +207,12 @@ struct Phases {
     /// Steps of an epoch; 0: not known yet.
     epoch_steps: u64,
     /// What the optimizer counts from, once the second phase has begun.
-    second: Option<Phase>,
+    second: Option<AccumulationPhase>,
 }
 
-impl Phases {
+impl FineTunePhases {
     /// All layers train, by an optimizer that begins anew.
-    fn set_free(&self, model: &mut Model, phase: Phase) -> Result<()> {
+    fn set_free(&self, model: &mut Model, phase: AccumulationPhase) -> Result<()> {
         let earlier = model.state.optimizer.clone();
         model.set_trainable(&self.flags)?;
         let mut optimizer = self.how.optimizer(&self.base, true, self.how.parts(model, true)?);
@@ -227,15 +227,16 @@ impl Phases {
     }
 }
 
-impl Callback for Phases {
+impl Callback for FineTunePhases {
     fn state(&self) -> Result<CallbackState> {
-        let values = json!({"epoch_steps": self.epoch_steps, "second": self.second.map(Phase::to_array)});
+        let values =
+            json!({"epoch_steps": self.epoch_steps, "second": self.second.map(AccumulationPhase::to_array)});
         Ok(CallbackState { values, ..Default::default() })
     }
 
     fn restore(&mut self, state: &CallbackState) -> Result<()> {
         self.epoch_steps = state.count("epoch_steps")? as u64;
-        self.second = Phase::from_json(&state.values["second"]);
+        self.second = AccumulationPhase::from_json(&state.values["second"]);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use systole_data::{DatasetIter, Position, Report};
+use systole_data::{DatasetIter, PipelinePosition, PipelineReport};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_runtime::{Backend, trace};
 
@@ -22,7 +22,7 @@ pub(crate) struct ReadyBatch {
     /// The same on the device, or on their way to it.
     pub on_device: DeviceBatch,
     /// The place behind this batch, where it is wanted.
-    pub position: Option<Position>,
+    pub position: Option<PipelinePosition>,
 }
 
 /// How batches are made of elements.
@@ -55,40 +55,40 @@ impl BatchRecipe {
 }
 
 /// The batches of a pass over the data, in order.
-pub(crate) struct Feed {
+pub(crate) struct InputPipeline {
     iter: Arc<Mutex<DatasetIter>>,
-    origin: Origin,
+    origin: BatchSource,
 }
 
-enum Origin {
+enum BatchSource {
     /// The calling thread.
     Here(Arc<BatchRecipe>),
     /// The thread that is a batch ahead. `None`: it has been told to end.
     Ahead(Option<Receiver<Result<ReadyBatch>>>, Option<JoinHandle<()>>),
 }
 
-impl Feed {
-    pub fn start(iter: DatasetIter, recipe: BatchRecipe) -> Feed {
+impl InputPipeline {
+    pub fn start(iter: DatasetIter, recipe: BatchRecipe) -> InputPipeline {
         let in_place = iter.runs_in_place() || recipe.backend.shares_cores();
         let (iter, recipe) = (Arc::new(Mutex::new(iter)), Arc::new(recipe));
-        let here = Origin::Here(recipe.clone());
+        let here = BatchSource::Here(recipe.clone());
         if in_place {
-            return Feed { iter, origin: here };
+            return InputPipeline { iter, origin: here };
         }
         // Without room: what waits to be taken is the one batch ahead.
         let (give, take) = sync_channel(0);
         let shared = iter.clone();
         let thread = Builder::new().name("feed".into()).spawn(move || read_ahead(&shared, &recipe, &give));
         // Where no thread can be had, each batch is read when it is asked for.
-        let origin = thread.map_or(here, |thread| Origin::Ahead(Some(take), Some(thread)));
-        Feed { iter, origin }
+        let origin = thread.map_or(here, |thread| BatchSource::Ahead(Some(take), Some(thread)));
+        InputPipeline { iter, origin }
     }
 
     /// The next batch, or why there is none; waits for it.
     pub fn next(&mut self) -> Option<Result<ReadyBatch>> {
         match &mut self.origin {
-            Origin::Here(recipe) => recipe.next(&mut lock(&self.iter)),
-            Origin::Ahead(take, thread) => match take.as_ref()?.recv() {
+            BatchSource::Here(recipe) => recipe.next(&mut lock(&self.iter)),
+            BatchSource::Ahead(take, thread) => match take.as_ref()?.recv() {
                 Ok(fed) => Some(fed),
                 Err(_) => {
                     // What a function of the pipeline panicked with, if that ended the thread, is the caller's.
@@ -102,15 +102,15 @@ impl Feed {
     }
 
     /// What the pipeline's stages did, so far.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> PipelineReport {
         lock(&self.iter).report()
     }
 }
 
-impl Drop for Feed {
+impl Drop for InputPipeline {
     /// The thread ends with the batch that it reads now: files and memory of the pipeline are given back here.
     fn drop(&mut self) {
-        if let Origin::Ahead(take, thread) = &mut self.origin {
+        if let BatchSource::Ahead(take, thread) = &mut self.origin {
             take.take();
             if let Some(thread) = thread.take() {
                 // What it panicked with was about a batch that nobody took.

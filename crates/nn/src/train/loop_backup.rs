@@ -1,10 +1,10 @@
 //! [`LoopBackup`]: backups of training loops of your own, in the folders and files of [`BackupAndRestore`].
 
-use crate::checkpoint::backup::{BackupAndRestore, Backups, FoundBackup, RunPlace, RunState};
+use crate::checkpoint::backup::{BackupAndRestore, BackupWriter, LoadedBackup, RunPosition, RunState};
 use crate::model::accelerator::LoopState;
 use crate::model::history::History;
 use crate::model::model_file::ModelFile;
-use systole_data::Position;
+use systole_data::PipelinePosition;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_runtime::{Buffer, Params};
 
@@ -44,7 +44,7 @@ use systole_runtime::{Buffer, Params};
 /// # }
 /// ```
 pub struct LoopBackup {
-    backups: Backups,
+    backups: BackupWriter,
 }
 
 impl LoopBackup {
@@ -53,7 +53,7 @@ impl LoopBackup {
     /// # Errors
     /// When the folder cannot be made or written, or another process has it.
     pub fn open(options: BackupAndRestore) -> Result<LoopBackup> {
-        Ok(LoopBackup { backups: Backups::open(options)? })
+        Ok(LoopBackup { backups: BackupWriter::open(options)? })
     }
 
     /// Puts the states where the newest whole backup has them, and returns the place in the data of the next step; `None` where
@@ -61,8 +61,8 @@ impl LoopBackup {
     ///
     /// # Errors
     /// When backups are there and none is whole, or they are of states with other arrays.
-    pub fn restore(&self, states: &mut [&mut LoopState]) -> Result<Option<Position>> {
-        let Some(FoundBackup { file, run, path }) = self.backups.latest()? else { return Ok(None) };
+    pub fn restore(&self, states: &mut [&mut LoopState]) -> Result<Option<PipelinePosition>> {
+        let Some(LoadedBackup { file, run, path }) = self.backups.latest()? else { return Ok(None) };
         let at = || path.display().to_string();
         let known = |name: &str| file.tensors.iter().any(|(n, _)| n == name);
         let there = (0..).take_while(|k| known(&format!("{k}/{STEPS}"))).count();
@@ -88,7 +88,7 @@ impl LoopBackup {
     ///
     /// # Errors
     /// What went wrong with an earlier backup (a full disk): the loop may go on without it.
-    pub fn after_step(&mut self, states: &[&LoopState], data: &Position) -> Result<()> {
+    pub fn after_step(&mut self, states: &[&LoopState], data: &PipelinePosition) -> Result<()> {
         let step = steps(states);
         if !self.backups.is_due(step, false) {
             return Ok(());
@@ -100,7 +100,7 @@ impl LoopBackup {
     ///
     /// # Errors
     /// When it could not be written.
-    pub fn finish(mut self, states: &[&LoopState], data: &Position) -> Result<()> {
+    pub fn finish(mut self, states: &[&LoopState], data: &PipelinePosition) -> Result<()> {
         self.backups.save(steps(states), true, || snapshot(states, data, true))
     }
 }
@@ -112,8 +112,8 @@ fn steps(states: &[&LoopState]) -> u64 {
     states.iter().map(|state| state.steps).sum()
 }
 
-fn snapshot(states: &[&LoopState], data: &Position, finished: bool) -> Result<ModelFile> {
-    let place = RunPlace {
+fn snapshot(states: &[&LoopState], data: &PipelinePosition, finished: bool) -> Result<ModelFile> {
+    let place = RunPosition {
         epoch: usize::try_from(data.epoch).unwrap_or(usize::MAX),
         steps: usize::try_from(data.taken).unwrap_or(usize::MAX),
         finished,

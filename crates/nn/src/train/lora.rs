@@ -2,7 +2,7 @@
 
 use crate::did_you_mean::unknown;
 use crate::layer::adapter::{Adapters, adapter_paths, is_adaptable, is_adapter};
-use crate::layer::quantized_weight::{Held, packed_paths};
+use crate::layer::quantized_weight::{QuantizedWeight, packed_paths};
 use crate::layer::{Precision, WeightSpec};
 use crate::layers::LayerSpec;
 use crate::model::architecture::{Architecture, LayerNode};
@@ -129,7 +129,7 @@ impl Model {
     }
 
     /// Weights of a layer that a file has packed and nothing has changed since, by their path in the layer.
-    pub(crate) fn packed_of(&self, prefix: &str) -> Vec<(String, Arc<Held>)> {
+    pub(crate) fn packed_of(&self, prefix: &str) -> Vec<(String, Arc<QuantizedWeight>)> {
         let one =
             |(path, value): (&str, &Buffer)| Some((path.strip_prefix(prefix)?.to_string(), value.origin()?));
         self.weights().into_iter().filter_map(one).collect()
@@ -252,7 +252,7 @@ impl Model {
             for (path, packing) in &own.packed {
                 let path = format!("{prefix}{path}");
                 let [numbers, scales] = packed_paths(&path);
-                let held = Held {
+                let held = QuantizedWeight {
                     packing: packing.clone(),
                     numbers: self.weight(&numbers)?,
                     scales: self.weight(&scales)?,

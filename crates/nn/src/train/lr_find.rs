@@ -33,7 +33,7 @@ const DIVERGED: f64 = 4.0;
 
 /// What [`Model::lr_find`] saw.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LrFinder {
+pub struct LrFindResult {
     /// The rate of each update.
     pub rates: Vec<f64>,
     /// The running mean of the losses up to each update, corrected for its start at 0.
@@ -67,9 +67,9 @@ impl Model {
     ///
     /// # Errors
     /// When the arguments make no sense, the model is not compiled, or the data have no batch that fits it.
-    pub fn lr_find(&mut self, data: &Dataset, options: LrFind) -> Result<LrFinder> {
+    pub fn lr_find(&mut self, data: &Dataset, options: LrFind) -> Result<LrFindResult> {
         options.check()?;
-        let mut batches = Batches::of(data, self.batch_fields())?;
+        let mut batches = InfiniteBatches::of(data, self.batch_fields())?;
         let first = batches.next()?;
         self.ready_for(&first)?;
         let rate = self.compiled()?.config.optimizer.learning_rate.clone();
@@ -80,10 +80,15 @@ impl Model {
         found
     }
 
-    fn sweep(&mut self, first: Batch, batches: &mut Batches<'_>, options: &LrFind) -> Result<LrFinder> {
+    fn sweep(
+        &mut self,
+        first: Batch,
+        batches: &mut InfiniteBatches<'_>,
+        options: &LrFind,
+    ) -> Result<LrFindResult> {
         let together = self.compiled()?.config.optimizer.gradient_accumulation_steps.unwrap_or(1).max(1);
         let mut found =
-            LrFinder { rates: vec![], losses: vec![], num_it: options.num_it, stopped_because: None };
+            LrFindResult { rates: vec![], losses: vec![], num_it: options.num_it, stopped_because: None };
         let (mut next, mut mean, mut best) = (Some(first), 0.0, f64::INFINITY);
         for i in 0..options.num_it {
             let rate = options.rate(i);
@@ -139,16 +144,16 @@ impl LrFind {
 }
 
 /// Batches without an end: pass after pass over the data.
-struct Batches<'a> {
+struct InfiniteBatches<'a> {
     data: &'a Dataset,
     fields: BatchFields,
     pass: u64,
     iter: DatasetIter,
 }
 
-impl Batches<'_> {
-    fn of(data: &Dataset, fields: BatchFields) -> Result<Batches<'_>> {
-        Ok(Batches { data, fields, pass: 0, iter: data.iter_epoch(0) })
+impl InfiniteBatches<'_> {
+    fn of(data: &Dataset, fields: BatchFields) -> Result<InfiniteBatches<'_>> {
+        Ok(InfiniteBatches { data, fields, pass: 0, iter: data.iter_epoch(0) })
     }
 
     fn next(&mut self) -> Result<Batch> {
@@ -167,11 +172,11 @@ impl Batches<'_> {
     }
 }
 
-/// The names that [`LrFinder::suggestion`] takes.
+/// The names that [`LrFindResult::suggestion`] takes.
 pub const SUGGESTIONS: [&str; 4] = ["valley", "slide", "minimum", "steep"];
 
 /// What the curve suggests.
-impl LrFinder {
+impl LrFindResult {
     /// A rate by one of [`SUGGESTIONS`]; `None` where the curve is too short for it.
     ///
     /// - `valley`: the middle of the longest way down (fastai's default).

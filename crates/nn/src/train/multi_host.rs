@@ -5,10 +5,10 @@
 
 use crate::model::Model;
 use std::collections::VecDeque;
-use systole_data::Share;
+use systole_data::BatchShare;
 use systole_ir::rng::fnv1a;
 use systole_ir::{Error, ErrorKind, Literal, Result};
-use systole_runtime::{Buffer, Hosts};
+use systole_runtime::{Buffer, HostGroup};
 
 /// An answer is read so many steps after it was asked for: devices may be that far behind, and reading it earlier would
 /// wait for them.
@@ -16,7 +16,7 @@ const LATER: usize = 2;
 
 /// What is to happen after a step.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
-pub(crate) struct Due {
+pub(crate) struct HostRequests {
     /// The user asked to stop.
     pub interrupts: bool,
     /// A callback ended training.
@@ -25,21 +25,21 @@ pub(crate) struct Due {
     pub saves: bool,
 }
 
-impl Due {
+impl HostRequests {
     fn to_literal(self) -> Result<Literal> {
         Literal::from_slice([3], &[self.interrupts, self.ends, self.saves].map(i32::from))
     }
 
     /// What any host wants.
-    fn any(said: &Buffer) -> Result<Due> {
+    fn any(said: &Buffer) -> Result<HostRequests> {
         let said = said.to_literal()?.to_f64s();
         let any = |k: usize| said.chunks(3).any(|row| row[k] != 0.0);
-        Ok(Due { interrupts: any(0), ends: any(1), saves: any(2) })
+        Ok(HostRequests { interrupts: any(0), ends: any(1), saves: any(2) })
     }
 }
 
 /// The hosts of a run of `fit`, on one of them.
-pub(crate) struct Meetings {
+pub(crate) struct HostCoordinator {
     /// Answers that are on their way, the oldest first.
     asked: VecDeque<Buffer>,
     /// Whether this host has asked for a backup that was not taken yet.
@@ -48,35 +48,36 @@ pub(crate) struct Meetings {
     pub is_kept: bool,
 }
 
-impl Meetings {
-    pub(crate) fn new(is_kept: bool) -> Meetings {
-        Meetings { asked: VecDeque::new(), wants_backup: false, is_kept }
+impl HostCoordinator {
+    pub(crate) fn new(is_kept: bool) -> HostCoordinator {
+        HostCoordinator { asked: VecDeque::new(), wants_backup: false, is_kept }
     }
 
     /// After each step: what the hosts wanted some steps ago.
-    pub(crate) fn after_step(&mut self, hosts: &dyn Hosts, own: Due) -> Result<Due> {
+    pub(crate) fn after_step(&mut self, hosts: &dyn HostGroup, own: HostRequests) -> Result<HostRequests> {
         let saves = own.saves && !self.wants_backup;
         self.wants_backup |= saves;
-        self.asked.push_back(hosts.share(&Due { saves, ..own }.to_literal()?)?);
+        self.asked.push_back(hosts.share(&HostRequests { saves, ..own }.to_literal()?)?);
         if self.asked.len() <= LATER {
-            return Ok(Due::default());
+            return Ok(HostRequests::default());
         }
-        let due = self.asked.pop_front().map_or(Ok(Due::default()), |said| Due::any(&said))?;
+        let due =
+            self.asked.pop_front().map_or(Ok(HostRequests::default()), |said| HostRequests::any(&said))?;
         self.wants_backup &= !due.saves;
         Ok(due)
     }
 
     /// After an epoch: what the hosts want now, answers that are on their way included.
-    pub(crate) fn after_epoch(&mut self, hosts: &dyn Hosts, own: Due) -> Result<Due> {
+    pub(crate) fn after_epoch(&mut self, hosts: &dyn HostGroup, own: HostRequests) -> Result<HostRequests> {
         self.asked.clear();
         let saves = own.saves || std::mem::take(&mut self.wants_backup);
-        Due::any(&hosts.share(&Due { saves, ..own }.to_literal()?)?)
+        HostRequests::any(&hosts.share(&HostRequests { saves, ..own }.to_literal()?)?)
     }
 }
 
 impl Model {
     /// The other processes that train this model, where it was compiled for devices of several hosts.
-    pub(crate) fn hosts(&self) -> Option<&dyn Hosts> {
+    pub(crate) fn hosts(&self) -> Option<&dyn HostGroup> {
         self.compiled.as_ref()?.backend.hosts()
     }
 
@@ -92,13 +93,13 @@ impl Model {
 
     /// The rows of each batch that this process's devices take, where other hosts take the others: for
     /// [`Dataset::batch_share`](systole_data::Dataset::batch_share).
-    pub fn share_of_batches(&self) -> Option<Share> {
+    pub fn share_of_batches(&self) -> Option<BatchShare> {
         let (compiled, hosts) = (self.compiled.as_ref()?, self.hosts()?);
         let devices = compiled.backend.devices().len();
         let each = devices / hosts.count();
         let own = hosts.index() * each..(hosts.index() + 1) * each;
         let (of, parts) = compiled.config.strategy.batch_parts(devices, own);
-        Some(Share { parts, of })
+        Some(BatchShare { parts, of })
     }
 
     /// Makes sure that all hosts have the same: names of things, and what each is here. Every host must ask it, of the same
@@ -150,7 +151,7 @@ impl Model {
 }
 
 /// What each device's host has as a text, of which the longest has so many bytes.
-fn texts(hosts: &dyn Hosts, here: &str, longest: usize) -> Result<Vec<String>> {
+fn texts(hosts: &dyn HostGroup, here: &str, longest: usize) -> Result<Vec<String>> {
     let mut own: Vec<i32> = here.bytes().map(i32::from).collect();
     own.resize(longest, 0);
     let said = hosts.share(&Literal::from_slice([longest], &own)?)?.to_literal()?.to_f64s();
@@ -166,9 +167,9 @@ mod tests {
     use super::*;
 
     /// Answers as another host would have made them with this one's.
-    struct Other(std::cell::RefCell<Vec<Due>>);
+    struct Other(std::cell::RefCell<Vec<HostRequests>>);
 
-    impl Hosts for Other {
+    impl HostGroup for Other {
         fn index(&self) -> usize {
             0
         }
@@ -189,11 +190,12 @@ mod tests {
 
     #[test]
     fn all_do_what_one_wants_after_the_same_step() {
-        let (none, saves) = (Due::default(), Due { saves: true, ..Due::default() });
-        let stops = Due { interrupts: true, ..Due::default() };
+        let (none, saves) =
+            (HostRequests::default(), HostRequests { saves: true, ..HostRequests::default() });
+        let stops = HostRequests { interrupts: true, ..HostRequests::default() };
         let other = Other(vec![none, stops, none, none, none].into());
-        let mut meetings = Meetings::new(true);
-        let said: Vec<Due> =
+        let mut meetings = HostCoordinator::new(true);
+        let said: Vec<HostRequests> =
             [saves, saves, saves, none].map(|own| meetings.after_step(&other, own).unwrap()).into();
         // A backup is asked for once, until it is taken; the other host's signal counts for both.
         assert_eq!(said, [none, none, saves, stops]);

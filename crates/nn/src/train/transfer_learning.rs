@@ -3,7 +3,7 @@
 //! The part that may be new is the head: the last layer with weights, or all layers from a named one on.
 
 use crate::did_you_mean::unknown;
-use crate::layer::lowering::Lowering;
+use crate::layer::lowering::LayerLowering;
 use crate::model::Model;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ pub enum FrozenBatchNorm {
 
 /// Which weights [`Model::take_weights`] took, by path.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct TakenWeights {
+pub struct TransferredWeights {
     /// Those of the other model.
     pub taken: Vec<String>,
     /// Those that begin anew.
@@ -80,7 +80,12 @@ impl Model {
     ///
     /// # Errors
     /// When a weight before the head is missing there or has another shape: names both.
-    pub fn take_weights(&mut self, from: &Model, head: Option<&str>, anew: bool) -> Result<TakenWeights> {
+    pub fn take_weights(
+        &mut self,
+        from: &Model,
+        head: Option<&str>,
+        anew: bool,
+    ) -> Result<TransferredWeights> {
         let (_, head) = self.body_and_head(head)?;
         let theirs: BTreeMap<&str, &[usize]> =
             from.specs.iter().map(|s| (s.path.as_str(), s.shape.as_slice())).collect();
@@ -94,7 +99,7 @@ impl Model {
                 _ => {}
             }
         }
-        let mut all = TakenWeights::default();
+        let mut all = TransferredWeights::default();
         for spec in &self.specs {
             let is_new = new_layers.contains(layer_of(&spec.path));
             if is_new { &mut all.new } else { &mut all.taken }.push(spec.path.clone());
@@ -153,7 +158,7 @@ impl Model {
         let (body, _) = self.body_and_head(layer)?;
         let freezes = |node: &crate::LayerNode| {
             let trains = batch_norm == FrozenBatchNorm::Train
-                && matches!(node.layer.layer().lowering(), Ok(Lowering::BatchNormalization { .. }));
+                && matches!(node.layer.layer().lowering(), Ok(LayerLowering::BatchNormalization { .. }));
             body.contains(&node.name) && !trains
         };
         let flags: Vec<bool> =

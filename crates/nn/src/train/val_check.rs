@@ -44,15 +44,15 @@ impl<'de> Deserialize<'de> for ValCheckInterval {
             untagged,
             expecting = "expected a share such as 0.25, a number of batches such as 100 or a time such as \"00:10:00\""
         )]
-        enum Written {
+        enum SerializedInterval {
             Batches(usize),
             Share(f64),
             Time(String),
         }
-        let text = match Written::deserialize(deserializer)? {
-            Written::Batches(n) => n.to_string(),
-            Written::Share(share) => format!("{share:?}"),
-            Written::Time(text) => text,
+        let text = match SerializedInterval::deserialize(deserializer)? {
+            SerializedInterval::Batches(n) => n.to_string(),
+            SerializedInterval::Share(share) => format!("{share:?}"),
+            SerializedInterval::Time(text) => text,
         };
         text.parse().map_err(|e: Error| serde::de::Error::custom(e.what()))
     }
@@ -75,7 +75,7 @@ impl Serialize for ValCheckInterval {
 
 /// What [`ValCheckInterval`] means for the batches of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Every {
+enum ValidationTrigger {
     /// Epochs alone.
     Epoch,
     /// Batches of an epoch.
@@ -88,7 +88,7 @@ enum Every {
 /// When the run that is going on is validated.
 #[derive(Debug)]
 pub(crate) struct ValCheck {
-    every: Every,
+    every: ValidationTrigger,
     /// Every so many epochs.
     epochs: usize,
     first_epoch: usize,
@@ -106,12 +106,14 @@ impl ValCheck {
         steps: Option<usize>,
     ) -> Result<ValCheck> {
         let every = match (interval, steps) {
-            (None, _) => Every::Epoch,
-            (Some(ValCheckInterval::Time(time)), _) => Every::Time(time),
-            (Some(ValCheckInterval::Batches(n)), Some(steps)) if n > steps => Every::Across(n, steps),
-            (Some(ValCheckInterval::Batches(n)), _) => Every::Batches(n),
+            (None, _) => ValidationTrigger::Epoch,
+            (Some(ValCheckInterval::Time(time)), _) => ValidationTrigger::Time(time),
+            (Some(ValCheckInterval::Batches(n)), Some(steps)) if n > steps => {
+                ValidationTrigger::Across(n, steps)
+            }
+            (Some(ValCheckInterval::Batches(n)), _) => ValidationTrigger::Batches(n),
             (Some(ValCheckInterval::Share(share)), Some(steps)) => {
-                Every::Batches(((steps as f64 * share) as usize).max(1))
+                ValidationTrigger::Batches(((steps as f64 * share) as usize).max(1))
             }
             (Some(ValCheckInterval::Share(_)), None) => {
                 let what = "val_check_interval is a share of an unknown number of batches";
@@ -128,18 +130,18 @@ impl ValCheck {
     pub(crate) fn is_due(&self, epoch: usize, done: usize, is_whole: bool) -> bool {
         let in_epoch = (epoch + 1).is_multiple_of(self.epochs);
         match self.every {
-            Every::Epoch => is_whole && in_epoch,
-            Every::Batches(n) => in_epoch && done.is_multiple_of(n),
-            Every::Across(n, steps) => {
+            ValidationTrigger::Epoch => is_whole && in_epoch,
+            ValidationTrigger::Batches(n) => in_epoch && done.is_multiple_of(n),
+            ValidationTrigger::Across(n, steps) => {
                 ((epoch - self.first_epoch.min(epoch)) * steps + done).is_multiple_of(n)
             }
-            Every::Time(time) => self.waited() >= time,
+            ValidationTrigger::Time(time) => self.waited() >= time,
         }
     }
 
     /// Whether it is by the clock, on which several hosts do not agree.
     pub(crate) fn is_by_time(&self) -> bool {
-        matches!(self.every, Every::Time(_))
+        matches!(self.every, ValidationTrigger::Time(_))
     }
 
     /// Writes down a validation.

@@ -4,18 +4,18 @@
 use crate::layer::Cx;
 use crate::model::Model;
 use crate::model::batch::DeviceBatch;
-use crate::model::compiled_steps::{Traced, union};
+use crate::model::compiled_steps::{TracedStep, union};
 use crate::model::train_step::{BatchTree, StepCx};
 use systole_data::Dataset;
 use systole_ir::{DType, Result, Tensor};
 use systole_runtime::{Buffer, Params, jit};
 
 /// Weights of both kinds, the batch, and step, seed and the part that a batch counts: new statistics.
-type In = (Params, Params, BatchTree, (Tensor, Tensor, Tensor));
+type StatisticsInputs = (Params, Params, BatchTree, (Tensor, Tensor, Tensor));
 
 /// What weights became at the end of a run.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Took {
+pub(crate) enum AveragedWeights {
     Nothing,
     /// They follow the weights closely, and Keras leaves the statistics of batches as they are.
     RunningMeans,
@@ -25,9 +25,9 @@ pub(crate) enum Took {
 
 impl Model {
     /// Weights become their means, where the optimizer keeps those.
-    pub(crate) fn take_averages(&mut self) -> Result<Took> {
+    pub(crate) fn take_averages(&mut self) -> Result<AveragedWeights> {
         let Some(optimizer) = self.compile_config().map(|c| c.optimizer.clone()) else {
-            return Ok(Took::Nothing);
+            return Ok(AveragedWeights::Nothing);
         };
         let names: Vec<String> = self.state.trainable.iter().map(|(name, _)| name.to_string()).collect();
         let steps = self.steps();
@@ -40,9 +40,9 @@ impl Model {
             }
         }
         Ok(match (took, optimizer.swa.is_some()) {
-            (false, _) => Took::Nothing,
-            (true, false) => Took::RunningMeans,
-            (true, true) => Took::MeansOfEpochs,
+            (false, _) => AveragedWeights::Nothing,
+            (true, false) => AveragedWeights::RunningMeans,
+            (true, true) => AveragedWeights::MeansOfEpochs,
         })
     }
 
@@ -86,11 +86,11 @@ impl Model {
     }
 
     /// The forward pass of a training step, for what it changes besides the trained weights.
-    fn statistics(&self) -> Result<Traced<In, Params>> {
+    fn statistics(&self) -> Result<TracedStep<StatisticsInputs, Params>> {
         let compiled = self.compiled()?;
         let (architecture, precision) = (self.architecture.clone(), compiled.config.precision);
         let own = compiled.config.train_step.clone();
-        let traced: Box<dyn Fn(In) -> Params + Send + Sync> =
+        let traced: Box<dyn Fn(StatisticsInputs) -> Params + Send + Sync> =
             Box::new(move |(trainable, frozen, batch, (step, seed, part))| {
                 let mut cx = Cx::new(step.builder(), union(&trainable, &frozen), precision)
                     .training_with(&seed, &step)

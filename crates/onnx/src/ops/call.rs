@@ -1,7 +1,7 @@
 //! A node as its rule sees it: options, operands in the layout that suits, what is known of them.
 
-use super::values::{Made, Values, place_in_last, to_last};
-use crate::model::{Attribute, Node, broken};
+use super::values::{RuleOutput, ValueTable, place_in_last, to_last};
+use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_ir::{GraphBuilder, Tensor};
 
@@ -15,24 +15,24 @@ const MOST_DIMENSIONS: usize = 64;
 const MOST_MOVED: i64 = 1 << 31;
 
 /// A node that becomes ops.
-pub(crate) struct Call<'a, 'm> {
-    pub node: &'a Node,
+pub(crate) struct NodeCall<'a, 'm> {
+    pub node: &'a OnnxNode,
     pub g: GraphBuilder,
-    pub values: &'a mut Values<'m>,
+    pub values: &'a mut ValueTable<'m>,
     pub opset: i64,
 }
 
 /// What a rule makes: one value for each output.
-pub(crate) type Makes = Result<Vec<Made>>;
+pub(crate) type RuleResult = Result<Vec<RuleOutput>>;
 
 /// One value, as the file has it.
-pub(super) fn plain(t: Tensor) -> Makes {
-    Ok(vec![Made::Plain(t)])
+pub(super) fn plain(t: Tensor) -> RuleResult {
+    Ok(vec![RuleOutput::Plain(t)])
 }
 
 /// One value, in either order.
-pub(super) fn made(t: Tensor, is_last: bool) -> Makes {
-    Ok(vec![if is_last { Made::Last(t) } else { Made::Plain(t) }])
+pub(super) fn made(t: Tensor, is_last: bool) -> RuleResult {
+    Ok(vec![if is_last { RuleOutput::Last(t) } else { RuleOutput::Plain(t) }])
 }
 
 /// What is there in ONNX, and not here.
@@ -40,7 +40,7 @@ pub(super) fn unsupported(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, what.into())
 }
 
-impl Call<'_, '_> {
+impl NodeCall<'_, '_> {
     /// Whether an operand is given.
     pub fn has(&self, i: usize) -> bool {
         self.node.inputs.get(i).is_some_and(|n| !n.is_empty())
@@ -117,7 +117,7 @@ impl Call<'_, '_> {
         })
     }
 
-    /// As [`Call::known`]; `None` where it does depend on them.
+    /// As [`NodeCall::known`]; `None` where it does depend on them.
     pub fn perhaps_known(&mut self, i: usize) -> Result<Option<Literal>> {
         let name = self.name(i)?;
         self.values.known(&name)
@@ -130,7 +130,12 @@ impl Call<'_, '_> {
     }
 
     /// An option, where the node has it; `read` takes it if it is of the kind.
-    fn option<T>(&self, name: &str, kind: &str, read: impl Fn(&Attribute) -> Option<T>) -> Result<Option<T>> {
+    fn option<T>(
+        &self,
+        name: &str,
+        kind: &str,
+        read: impl Fn(&OnnxAttribute) -> Option<T>,
+    ) -> Result<Option<T>> {
         let Some(given) = self.node.attributes.get(name) else { return Ok(None) };
         let wrong = || broken(format!("its option `{name}` is {}, where {kind} is needed", given.kind()));
         read(given).map(Some).ok_or_else(wrong)
@@ -138,7 +143,7 @@ impl Call<'_, '_> {
 
     /// An option that is an integer.
     pub fn int(&self, name: &str, default: i64) -> Result<i64> {
-        let read = |a: &Attribute| if let Attribute::Int(v) = a { Some(*v) } else { None };
+        let read = |a: &OnnxAttribute| if let OnnxAttribute::Int(v) = a { Some(*v) } else { None };
         Ok(self.option(name, "an integer", read)?.unwrap_or(default))
     }
 
@@ -156,13 +161,14 @@ impl Call<'_, '_> {
 
     /// An option that is a float.
     pub fn float(&self, name: &str, default: f64) -> Result<f64> {
-        let read = |a: &Attribute| if let Attribute::Float(v) = a { Some(f64::from(*v)) } else { None };
+        let read =
+            |a: &OnnxAttribute| if let OnnxAttribute::Float(v) = a { Some(f64::from(*v)) } else { None };
         Ok(self.option(name, "a float", read)?.unwrap_or(default))
     }
 
     /// An option that is a word.
     pub fn word(&self, name: &str, default: &'static str) -> Result<String> {
-        let read = |a: &Attribute| if let Attribute::Text(v) = a { Some(v.clone()) } else { None };
+        let read = |a: &OnnxAttribute| if let OnnxAttribute::Text(v) = a { Some(v.clone()) } else { None };
         Ok(self.option(name, "a string", read)?.unwrap_or_else(|| default.into()))
     }
 
@@ -176,11 +182,11 @@ impl Call<'_, '_> {
 
     /// An option that is a list of integers.
     pub fn ints(&self, name: &str) -> Result<Option<Vec<i64>>> {
-        let read = |a: &Attribute| if let Attribute::Ints(v) = a { Some(v.clone()) } else { None };
+        let read = |a: &OnnxAttribute| if let OnnxAttribute::Ints(v) = a { Some(v.clone()) } else { None };
         self.option(name, "a list of integers", read)
     }
 
-    /// As [`Call::ints`], of sizes.
+    /// As [`NodeCall::ints`], of sizes.
     pub fn sizes(&self, name: &str) -> Result<Option<Vec<usize>>> {
         let Some(list) = self.ints(name)? else { return Ok(None) };
         let size = |v: &i64| usize::try_from(*v).ok().filter(|v| *v <= MOST_ELEMENTS);

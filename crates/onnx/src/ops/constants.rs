@@ -1,8 +1,8 @@
 //! Operators that make values of none, or of shapes.
 
-use super::call::{Call, Makes, axis, checked, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
 use super::op_row::operators;
-use crate::model::{Attribute, broken, dtype_of};
+use crate::model::{OnnxAttribute, broken, dtype_of};
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::Tensor;
 
@@ -15,22 +15,22 @@ operators! {
     "Size" 1..25: size;
 }
 
-fn constant(c: &mut Call) -> Makes {
+fn constant(c: &mut NodeCall) -> RuleResult {
     let floats = |v: &[f32], dims: &[usize]| Literal::from_slice(dims, v);
     let ints = |v: &[i64], dims: &[usize]| Literal::from_slice(dims, v);
     let value = match c.node.attributes.iter().next().map(|(name, a)| (name.as_str(), a)) {
-        Some(("value", Attribute::Tensor(v))) => v.clone(),
-        Some(("value_float", Attribute::Float(v))) => floats(&[*v], &[])?,
-        Some(("value_int", Attribute::Int(v))) => ints(&[*v], &[])?,
-        Some(("value_floats", Attribute::Floats(v))) => floats(v, &[v.len()])?,
-        Some(("value_ints", Attribute::Ints(v))) => ints(v, &[v.len()])?,
+        Some(("value", OnnxAttribute::Tensor(v))) => v.clone(),
+        Some(("value_float", OnnxAttribute::Float(v))) => floats(&[*v], &[])?,
+        Some(("value_int", OnnxAttribute::Int(v))) => ints(&[*v], &[])?,
+        Some(("value_floats", OnnxAttribute::Floats(v))) => floats(v, &[v.len()])?,
+        Some(("value_ints", OnnxAttribute::Ints(v))) => ints(v, &[v.len()])?,
         _ => return Err(unsupported("a constant that is no array of numbers")),
     };
     plain(c.g.constant(value))
 }
 
 /// The sizes of a value, which are known.
-fn shape(c: &mut Call) -> Makes {
+fn shape(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let n = x.rank() as i64;
     let own = |v: i64| (if v < 0 { v.saturating_add(n) } else { v }).clamp(0, n) as usize;
@@ -40,23 +40,23 @@ fn shape(c: &mut Call) -> Makes {
     plain(c.g.constant(Literal::from_slice([sizes.len()], sizes)?))
 }
 
-fn size(c: &mut Call) -> Makes {
+fn size(c: &mut NodeCall) -> RuleResult {
     let n = c.plain(0)?.shape().elements() as i64;
     plain(c.g.constant(Literal::from_slice([], &[n])?))
 }
 
-fn filled(c: &mut Call) -> Makes {
+fn filled(c: &mut NodeCall) -> RuleResult {
     let size = |v: i64| usize::try_from(v).map_err(|_| broken(format!("a size is {v}")));
     let dims = c.numbers(0)?.into_iter().map(size).collect::<Result<Vec<_>>>()?;
     let value = match c.node.attributes.get("value") {
-        Some(Attribute::Tensor(v)) if v.ty().elements() == 1 => v.reshape([])?,
+        Some(OnnxAttribute::Tensor(v)) if v.ty().elements() == 1 => v.reshape([])?,
         None => Literal::scalar(DType::F32, 0.0),
         _ => return Err(broken("its value is not one number")),
     };
     plain(c.g.constant(value).broadcast_to(&checked(dims)?.into()))
 }
 
-fn range(c: &mut Call) -> Makes {
+fn range(c: &mut NodeCall) -> RuleResult {
     let mut ends = Vec::new();
     for i in 0..3 {
         let known = c.known(i)?;
@@ -75,7 +75,7 @@ fn range(c: &mut Call) -> Makes {
 }
 
 /// The identity matrix in the shape of a value.
-fn eye_like(c: &mut Call) -> Makes {
+fn eye_like(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     if x.rank() != 2 {
         return Err(broken(format!("the identity like {}", x.ty())));
@@ -91,6 +91,6 @@ fn eye_like(c: &mut Call) -> Makes {
 }
 
 /// What a list of axes leaves of a size, for operators that say so by options.
-pub(super) fn dims_of(c: &Call, name: &str, rank: usize) -> Result<Option<Vec<usize>>> {
+pub(super) fn dims_of(c: &NodeCall, name: &str, rank: usize) -> Result<Option<Vec<usize>>> {
     c.ints(name)?.map(|list| list.iter().map(|&a| axis(a, rank)).collect()).transpose()
 }

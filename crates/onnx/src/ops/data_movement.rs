@@ -1,14 +1,14 @@
 //! Operators that move elements, or say how many there are.
 
-use super::call::{Call, Makes, axes, axis, checked, in_order, made, moved, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axes, axis, checked, in_order, made, moved, plain, unsupported};
 use super::elementwise::all_plain;
-use super::graph_builder::{Emit, Order, operand_of, place_in};
-use super::op_row::{Sample, Written, operators};
-use super::values::{Made, to_last, to_plain};
-use crate::model::{Attribute, Node, broken};
+use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of, place_in};
+use super::op_row::{BatchCheck, TfliteSource, operators};
+use super::values::{RuleOutput, to_last, to_plain};
+use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::Result;
 use systole_ir::Tensor;
-use systole_tflite::{Activation, Field};
+use systole_tflite::{FusedActivation, OptionField};
 
 operators! {
     "Concat" 1..13: concat => Concatenation write_concatenation, if joins_within_samples;
@@ -28,7 +28,7 @@ operators! {
     "Unsqueeze" 1..25: unsqueeze;
 }
 
-fn reshape(c: &mut Call) -> Makes {
+fn reshape(c: &mut NodeCall) -> RuleResult {
     let wanted = match c.ints("shape")? {
         Some(shape) => shape,
         None => c.numbers(1)?,
@@ -57,7 +57,7 @@ fn reshape(c: &mut Call) -> Makes {
     plain(x.reshape(dims))
 }
 
-fn flatten(c: &mut Call) -> Makes {
+fn flatten(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let at = c.int("axis", 1)?;
     let at = if at == x.rank() as i64 { x.rank() } else { axis(at, x.rank())? };
@@ -65,7 +65,7 @@ fn flatten(c: &mut Call) -> Makes {
     plain(x.reshape([before.iter().product(), after.iter().product()]))
 }
 
-fn squeeze(c: &mut Call) -> Makes {
+fn squeeze(c: &mut NodeCall) -> RuleResult {
     let listed = c.list("axes", 1)?;
     let x = c.plain(0)?;
     let gone = match listed {
@@ -79,7 +79,7 @@ fn squeeze(c: &mut Call) -> Makes {
     plain(x.reshape(dims))
 }
 
-fn unsqueeze(c: &mut Call) -> Makes {
+fn unsqueeze(c: &mut NodeCall) -> RuleResult {
     let list = c.list("axes", 1)?.ok_or_else(|| broken("it has no axes"))?;
     let x = c.plain(0)?;
     checked(vec![1; x.rank() + list.len()])?;
@@ -90,7 +90,7 @@ fn unsqueeze(c: &mut Call) -> Makes {
 }
 
 /// A transposition between both orders of channels moves nothing where the other order is there.
-fn transpose(c: &mut Call) -> Makes {
+fn transpose(c: &mut NodeCall) -> RuleResult {
     let (x, is_last) = c.oriented(0)?;
     let rank = x.rank();
     let order = match c.sizes("perm")? {
@@ -106,7 +106,7 @@ fn transpose(c: &mut Call) -> Makes {
     plain(c.plain(0)?.transpose(&order))
 }
 
-fn concat(c: &mut Call) -> Makes {
+fn concat(c: &mut NodeCall) -> RuleResult {
     let (x, is_last) = c.aligned(&(0..c.node.inputs.len()).collect::<Vec<_>>())?;
     let rank = x.first().map_or(0, Tensor::rank);
     let dim = in_order(axis(c.int("axis", 0)?, rank)?, rank, is_last);
@@ -115,7 +115,7 @@ fn concat(c: &mut Call) -> Makes {
     made(Tensor::concatenate(&x.iter().collect::<Vec<_>>(), dim), is_last)
 }
 
-fn split(c: &mut Call) -> Makes {
+fn split(c: &mut NodeCall) -> RuleResult {
     let listed = c.list("split", 1)?;
     let (x, is_last) = c.oriented(0)?;
     let dim = in_order(axis(c.int("axis", 0)?, x.rank())?, x.rank(), is_last);
@@ -134,13 +134,13 @@ fn split(c: &mut Call) -> Makes {
     let mut all = Vec::new();
     for size in sizes {
         let part = x.slice_dim(dim, at, at + size);
-        all.push(if is_last { Made::Last(part) } else { Made::Plain(part) });
+        all.push(if is_last { RuleOutput::Last(part) } else { RuleOutput::Plain(part) });
         at += size;
     }
     Ok(all)
 }
 
-fn slice(c: &mut Call) -> Makes {
+fn slice(c: &mut NodeCall) -> RuleResult {
     let missing = || broken("it does not say where it begins or ends");
     let starts = c.list("starts", 1)?.ok_or_else(missing)?;
     let ends = c.list("ends", 2)?.ok_or_else(missing)?;
@@ -181,7 +181,7 @@ fn cut(x: &Tensor, dim: usize, start: i64, end: i64, step: i64) -> Result<Tensor
     }
 }
 
-fn pad(c: &mut Call) -> Makes {
+fn pad(c: &mut NodeCall) -> RuleResult {
     let pads = c.list("pads", 1)?.ok_or_else(|| broken("it does not say how much it adds"))?;
     let (x, is_last) = c.oriented(0)?;
     let rank = x.rank();
@@ -262,7 +262,7 @@ fn edges(x: &Tensor, low: &[i64], high: &[i64]) -> Result<Tensor> {
 }
 
 /// Both ways, as NumPy does.
-fn expand(c: &mut Call) -> Makes {
+fn expand(c: &mut NodeCall) -> RuleResult {
     let wanted = c.numbers(1)?;
     let x = c.plain(0)?;
     let rank = x.rank().max(wanted.len());
@@ -278,7 +278,7 @@ fn expand(c: &mut Call) -> Makes {
     plain(x.broadcast_to(&checked(dims)?.into()))
 }
 
-fn tile(c: &mut Call) -> Makes {
+fn tile(c: &mut NodeCall) -> RuleResult {
     let repeats = c.numbers(1)?;
     let x = c.plain(0)?;
     if repeats.len() != x.rank() {
@@ -296,7 +296,7 @@ fn tile(c: &mut Call) -> Makes {
 }
 
 /// The part of matrices above or below a diagonal.
-fn triangle(c: &mut Call) -> Makes {
+fn triangle(c: &mut NodeCall) -> RuleResult {
     let by = if c.has(1) { moved(c.number(1)?)? } else { 0 };
     let x = c.plain(0)?;
     let n = x.rank();
@@ -312,7 +312,7 @@ fn triangle(c: &mut Call) -> Makes {
 }
 
 /// The greatest of a dimension and their places, greatest first.
-fn top_k(c: &mut Call) -> Makes {
+fn top_k(c: &mut NodeCall) -> RuleResult {
     let k = if c.has(1) { c.number(1)? } else { c.int("k", 1)? };
     let x = c.plain(0)?;
     let dim = axis(c.int("axis", -1)?, x.rank())?;
@@ -324,13 +324,13 @@ fn top_k(c: &mut Call) -> Makes {
     all_plain(vec![values, places])
 }
 
-fn joins_within_samples(s: &Sample) -> bool {
-    let axis = s.operator.int(Field::Axis);
+fn joins_within_samples(s: &BatchCheck) -> bool {
+    let axis = s.operator.int(OptionField::Axis);
     axis != 0 && axis != -(s.rank() as i64) && s.computed().count() == s.operator.inputs.len()
 }
 
 /// The shape of a tensor, for any number of samples where it begins with one.
-fn write_reshape(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_reshape(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let x = operand_of(o, 0)?;
     let mut shape: Vec<i64> = e.tensor(y)?.dims().iter().map(|&d| d as i64).collect();
     if let Some(first) = shape.first_mut()
@@ -340,29 +340,29 @@ fn write_reshape(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
         *first = 0;
     }
     let own = e.names[y].clone();
-    let inputs = [e.real(x, Order::Plain)?, e.list(&format!("{own}/shape"), &shape)?];
-    e.finish(y, Order::Plain, Activation::None, |out| Node::new("Reshape", inputs, out))
+    let inputs = [e.real(x, ChannelOrder::Plain)?, e.list(&format!("{own}/shape"), &shape)?];
+    e.finish(y, ChannelOrder::Plain, FusedActivation::None, |out| OnnxNode::new("Reshape", inputs, out))
 }
 
-fn write_transpose(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_transpose(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (x, order) = (operand_of(o, 0)?, e.integers(o, 1)?);
-    let input = e.real(x, Order::Plain)?;
-    e.finish(y, Order::Plain, Activation::None, |out| {
-        Node::new("Transpose", [input], out).ints("perm", order)
+    let input = e.real(x, ChannelOrder::Plain)?;
+    e.finish(y, ChannelOrder::Plain, FusedActivation::None, |out| {
+        OnnxNode::new("Transpose", [input], out).ints("perm", order)
     })
 }
 
-fn write_concatenation(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_concatenation(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let operands: Vec<usize> = o.inputs.iter().flatten().copied().collect();
     let order = e.order_of(&operands, y)?;
-    let axis = place_in(axis(o.int(Field::Axis), e.tensor(y)?.dims().len())?, order);
+    let axis = place_in(axis(o.int(OptionField::Axis), e.tensor(y)?.dims().len())?, order);
     let inputs = operands.iter().map(|&t| e.real(t, order)).collect::<Result<Vec<_>>>()?;
     e.finish(y, order, o.activation()?, |out| {
-        Node::new("Concat", inputs, out).with("axis", Attribute::Int(axis as i64))
+        OnnxNode::new("Concat", inputs, out).with("axis", OnnxAttribute::Int(axis as i64))
     })
 }
 
-fn write_pad(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_pad(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (x, list) = (operand_of(o, 0)?, e.integers(o, 1)?);
     let order = e.order_of(&[x], y)?;
     let rank = list.len() / 2;
@@ -373,11 +373,11 @@ fn write_pad(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     }
     let own = e.names[y].clone();
     let inputs = [e.real(x, order)?, e.list(&format!("{own}/pads"), &pads)?];
-    e.finish(y, order, Activation::None, |out| Node::new("Pad", inputs, out))
+    e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Pad", inputs, out))
 }
 
 /// Only dimensions that become smaller are named.
-fn write_slice(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_slice(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (x, begin) = (operand_of(o, 0)?, e.integers(o, 1)?);
     let order = e.order_of(&[x], y)?;
     let (mut starts, mut ends, mut axes) = (Vec::new(), Vec::new(), Vec::new());
@@ -392,17 +392,17 @@ fn write_slice(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     }
     let (own, input) = (e.names[y].clone(), e.real(x, order)?);
     if axes.is_empty() {
-        return e.finish(y, order, Activation::None, |out| Node::new("Identity", [input], out));
+        return e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Identity", [input], out));
     }
     let mut inputs = vec![input];
     for (name, list) in [("starts", &starts), ("ends", &ends), ("axes", &axes)] {
         inputs.push(e.list(&format!("{own}/{name}"), list)?);
     }
-    e.finish(y, order, Activation::None, |out| Node::new("Slice", inputs, out))
+    e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Slice", inputs, out))
 }
 
 /// Equal parts of a dimension, each as a slice: SPLIT has no form that all versions share.
-fn write_split(e: &mut Emit, &Written { o, .. }: &Written) -> Result<()> {
+fn write_split(e: &mut OnnxBuilder, &TfliteSource { o, .. }: &TfliteSource) -> Result<()> {
     let (axes, x) = (e.integers(o, 0)?, operand_of(o, 1)?);
     let dims = e.tensor(x)?.dims();
     let &[along] = &axes[..] else { return Err(broken(format!("it is split along {axes:?}"))) };
@@ -420,7 +420,7 @@ fn write_split(e: &mut Emit, &Written { o, .. }: &Written) -> Result<()> {
             lists.push(e.list(&format!("{name}/{what}"), &[value])?);
         }
         let inputs = std::iter::once(input).chain(lists).collect::<Vec<_>>();
-        e.finish(y, order, Activation::None, |out| Node::new("Slice", inputs, out))?;
+        e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Slice", inputs, out))?;
     }
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! Operators that take elements by their places.
 
-use super::call::{Call, Makes, axis, checked, plain, unsupported};
-use super::graph_builder::{Emit, Order, operand_of};
-use super::op_row::{Sample, Written, operators};
-use crate::model::{Attribute, Node, broken};
+use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
+use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
+use super::op_row::{BatchCheck, TfliteSource, operators};
+use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::{DType, Literal, Result};
 use systole_ir::Tensor;
 use systole_ir::op::Gather;
-use systole_tflite::{Activation, Field};
+use systole_tflite::{FusedActivation, OptionField};
 
 operators! {
     "Gather" 1..13: gather => Gather write_gather, if is_lookup;
@@ -17,7 +17,7 @@ operators! {
 }
 
 /// Places counted from the end are counted from the beginning.
-fn places(c: &mut Call, i: usize, size: usize) -> Result<Tensor> {
+fn places(c: &mut NodeCall, i: usize, size: usize) -> Result<Tensor> {
     let t = c.plain(i)?;
     if !t.dtype().is_int() {
         return Err(broken(format!("its places are {}", t.ty())));
@@ -37,7 +37,7 @@ fn places(c: &mut Call, i: usize, size: usize) -> Result<Tensor> {
 }
 
 /// Slices of one dimension: rows of an embedding.
-fn gather(c: &mut Call) -> Makes {
+fn gather(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let dim = axis(c.int("axis", 0)?, x.rank())?;
     let at = places(c, 1, x.shape()[dim])?;
@@ -56,7 +56,7 @@ fn gather(c: &mut Call) -> Makes {
 }
 
 /// An element for each place, from the same row.
-fn gather_elements(c: &mut Call) -> Makes {
+fn gather_elements(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let dim = axis(c.int("axis", 0)?, x.rank())?;
     let at = places(c, 1, x.shape()[dim])?.convert(DType::I64);
@@ -74,7 +74,7 @@ fn gather_elements(c: &mut Call) -> Makes {
 }
 
 /// Blocks by the places of their first dimensions.
-fn gather_nd(c: &mut Call) -> Makes {
+fn gather_nd(c: &mut NodeCall) -> RuleResult {
     if c.is("batch_dims", false)? {
         return Err(unsupported("places of each sample by itself (batch_dims)"));
     }
@@ -100,7 +100,7 @@ fn gather_nd(c: &mut Call) -> Makes {
     plain(x.gather(&at, spec))
 }
 
-fn one_hot(c: &mut Call) -> Makes {
+fn one_hot(c: &mut NodeCall) -> RuleResult {
     let depth = c.number(1)?;
     let depth = usize::try_from(depth).map_err(|_| broken(format!("{depth} classes")))?;
     let at = places(c, 0, depth)?;
@@ -119,16 +119,16 @@ fn one_hot(c: &mut Call) -> Makes {
 }
 
 /// Entries of an axis by their numbers, which are no reals.
-fn write_gather(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_gather(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (x, chosen) = (operand_of(o, 0)?, operand_of(o, 1)?);
-    let inputs = [e.real(x, Order::Plain)?, e.real(chosen, Order::Plain)?];
-    let axis = o.int(Field::Axis);
-    e.finish(y, Order::Plain, Activation::None, |out| {
-        Node::new("Gather", inputs, out).with("axis", Attribute::Int(axis))
+    let inputs = [e.real(x, ChannelOrder::Plain)?, e.real(chosen, ChannelOrder::Plain)?];
+    let axis = o.int(OptionField::Axis);
+    e.finish(y, ChannelOrder::Plain, FusedActivation::None, |out| {
+        OnnxNode::new("Gather", inputs, out).with("axis", OnnxAttribute::Int(axis))
     })
 }
 
 /// Whether rows of a constant are taken.
-fn is_lookup(s: &Sample) -> bool {
-    s.operator.int(Field::Axis) == 0 && s.input(0).is_some_and(|t| t.data.is_some())
+fn is_lookup(s: &BatchCheck) -> bool {
+    s.operator.int(OptionField::Axis) == 0 && s.input(0).is_some_and(|t| t.data.is_some())
 }

@@ -1,22 +1,22 @@
 //! Products of matrices.
 
-use super::call::{Call, Makes, checked, plain, unsupported};
-use super::graph_builder::{Emit, Order, operand_of};
-use super::op_row::{Written, operators};
-use crate::model::{Attribute, Node, broken};
+use super::call::{NodeCall, RuleResult, checked, plain, unsupported};
+use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
+use super::op_row::{TfliteSource, operators};
+use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::Result;
 use systole_ir::Tensor;
-use systole_tflite::{Activation, Field};
+use systole_tflite::{FusedActivation, OptionField};
 
 operators! {
     "Einsum" 12..28: einsum;
     "Gemm" 1..13: gemm
-        => FullyConnected write_dense, if |s| s.rank() == 2 || s.rank() > 2 && s.operator.is(Field::KeepNumDims);
+        => FullyConnected write_dense, if |s| s.rank() == 2 || s.rank() > 2 && s.operator.is(OptionField::KeepNumDims);
     "MatMul" 1..13: matmul => BatchMatmul write_batch_matmul, if |s| s.rank() > 2 && s.computed().count() == 2;
 }
 
 /// NumPy's product: the last dimension with the last but one, all others side by side.
-fn matmul(c: &mut Call) -> Makes {
+fn matmul(c: &mut NodeCall) -> RuleResult {
     let (a, b) = (c.plain(0)?, c.plain(1)?);
     plain(product(&a, &b)?)
 }
@@ -59,7 +59,7 @@ fn side_by_side(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 }
 
 /// α·A·B + β·C.
-fn gemm(c: &mut Call) -> Makes {
+fn gemm(c: &mut NodeCall) -> RuleResult {
     let (a, b) = (c.plain(0)?, c.plain(1)?);
     if a.rank() != 2 || b.rank() != 2 {
         return Err(broken(format!("it multiplies {} and {}, which are no matrices", a.ty(), b.ty())));
@@ -77,7 +77,7 @@ fn gemm(c: &mut Call) -> Makes {
 }
 
 /// Sums of products by the letters of their dimensions, of one or two operands.
-fn einsum(c: &mut Call) -> Makes {
+fn einsum(c: &mut NodeCall) -> RuleResult {
     let equation: String = c.word("equation", "")?.chars().filter(|l| !l.is_whitespace()).collect();
     let unread = || {
         unsupported(format!("the equation `{equation}`"))
@@ -133,20 +133,21 @@ fn contracted(
 }
 
 /// `x: [N, I], w: [O, I]`: as Gemm; of more dimensions as a product and a sum.
-fn write_dense(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_dense(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (x, w) = (operand_of(o, 0)?, operand_of(o, 1)?);
     let bias = o.inputs.get(2).copied().flatten();
     let (rank, own) = (e.tensor(x)?.dims().len(), e.names[y].clone());
     let activation = o.activation()?;
-    let input = e.real(x, Order::Plain)?;
-    if rank > 2 && o.is(Field::KeepNumDims) {
+    let input = e.real(x, ChannelOrder::Plain)?;
+    if rank > 2 && o.is(OptionField::KeepNumDims) {
         let inputs = [input, e.weights(w, &[1, 0])?];
         let Some(bias) = bias else {
-            return e.finish(y, Order::Plain, activation, |out| Node::new("MatMul", inputs, out));
+            return e.finish(y, ChannelOrder::Plain, activation, |out| OnnxNode::new("MatMul", inputs, out));
         };
         let product = e.made(&format!("{own}/product"), "MatMul", inputs.iter().map(String::as_str));
         let bias = e.weights(bias, &[0])?;
-        return e.finish(y, Order::Plain, activation, |out| Node::new("Add", [product, bias], out));
+        return e
+            .finish(y, ChannelOrder::Plain, activation, |out| OnnxNode::new("Add", [product, bias], out));
     }
     let rows = match rank {
         2 => input,
@@ -160,26 +161,26 @@ fn write_dense(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     if let Some(bias) = bias {
         inputs.push(e.weights(bias, &[0])?);
     }
-    e.finish(y, Order::Plain, activation, |out| {
-        Node::new("Gemm", inputs, out).with("transB", Attribute::Int(1))
+    e.finish(y, ChannelOrder::Plain, activation, |out| {
+        OnnxNode::new("Gemm", inputs, out).with("transB", OnnxAttribute::Int(1))
     })
 }
 
 /// Products of many matrices.
-fn write_batch_matmul(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_batch_matmul(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let own = e.names[y].clone();
     let mut inputs = Vec::new();
-    for (i, field) in [Field::AdjX, Field::AdjY].into_iter().enumerate() {
+    for (i, field) in [OptionField::AdjX, OptionField::AdjY].into_iter().enumerate() {
         let t = operand_of(o, i)?;
-        let mut name = e.real(t, Order::Plain)?;
+        let mut name = e.real(t, ChannelOrder::Plain)?;
         if o.is(field) {
             let rank = e.tensor(t)?.dims().len() as i64;
             let order: Vec<i64> = (0..rank - 2).chain([rank - 1, rank - 2]).collect();
             let output = e.unique(&format!("{own}/turned"));
-            e.push(Node::new("Transpose", [name], output.clone()).ints("perm", order));
+            e.push(OnnxNode::new("Transpose", [name], output.clone()).ints("perm", order));
             name = output;
         }
         inputs.push(name);
     }
-    e.finish(y, Order::Plain, Activation::None, |out| Node::new("MatMul", inputs, out))
+    e.finish(y, ChannelOrder::Plain, FusedActivation::None, |out| OnnxNode::new("MatMul", inputs, out))
 }

@@ -1,10 +1,10 @@
 //! Normalisations by statistics of the data or by stored ones.
 
-use super::call::{Call, Makes, axis, in_order, made, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axis, in_order, made, plain, unsupported};
 use super::conv_pool::sums_in;
-use super::graph_builder::{Emit, Order};
-use super::op_row::{Written, operators};
-use crate::model::{Attribute, Node, broken};
+use super::graph_builder::{ChannelOrder, OnnxBuilder};
+use super::op_row::{TfliteSource, operators};
+use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::{Literal, Result};
 use systole_ir::Tensor;
 
@@ -18,7 +18,7 @@ operators! {
 }
 
 /// (x − mean) / √(variance + ε) · scale + bias, with stored statistics: a factor and an offset for each channel.
-fn batch(c: &mut Call) -> Makes {
+fn batch(c: &mut NodeCall) -> RuleResult {
     if c.is("training_mode", false)? {
         return Err(
             unsupported("it takes the statistics of the batch").hint("export the model in evaluation mode")
@@ -37,7 +37,7 @@ fn batch(c: &mut Call) -> Makes {
     made(&x * wide(&factor) + wide(&offset), false)
 }
 
-fn affine(c: &mut Call, channels: usize, epsilon: f64) -> Result<(Tensor, Tensor)> {
+fn affine(c: &mut NodeCall, channels: usize, epsilon: f64) -> Result<(Tensor, Tensor)> {
     let mut all = Vec::new();
     for i in 1..5 {
         let t = c.plain(i)?;
@@ -62,7 +62,7 @@ fn affine(c: &mut Call, channels: usize, epsilon: f64) -> Result<(Tensor, Tensor
 }
 
 /// Over all dimensions from `axis` on.
-fn layer(c: &mut Call, subtracts_mean: bool) -> Makes {
+fn layer(c: &mut NodeCall, subtracts_mean: bool) -> RuleResult {
     c.one_output()?;
     let x = c.plain(0)?;
     let first = axis(c.int("axis", -1)?, x.rank())?;
@@ -87,7 +87,7 @@ fn standardized(x: &Tensor, dims: &[usize], epsilon: f64, subtracts_mean: bool) 
 }
 
 /// Each channel of each sample by itself.
-fn instance(c: &mut Call) -> Makes {
+fn instance(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     if x.rank() < 3 {
         return Err(broken(format!("it normalises {}", x.ty())));
@@ -99,7 +99,7 @@ fn instance(c: &mut Call) -> Makes {
 }
 
 /// Groups of channels of each sample.
-fn group(c: &mut Call) -> Makes {
+fn group(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let groups = c.count("num_groups", 0)?;
     let channels = x.shape().get(1).copied().unwrap_or(0);
@@ -120,7 +120,7 @@ fn group(c: &mut Call) -> Makes {
 }
 
 /// Divided by the length along an axis; 0 where that is 0.
-fn unit(c: &mut Call) -> Makes {
+fn unit(c: &mut NodeCall) -> RuleResult {
     let (x, is_last) = c.oriented(0)?;
     let dim = in_order(axis(c.int("axis", -1)?, x.rank())?, x.rank(), is_last);
     let wide = x.convert(sums_in(x.dtype()));
@@ -134,9 +134,9 @@ fn unit(c: &mut Call) -> Makes {
     made(is_zero.select(&length, &(wide / &length)).convert(x.dtype()), is_last)
 }
 
-fn write_unit(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
+fn write_unit(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {
     let last = e.tensor(y)?.dims().len() as i64 - 1;
     let (input, order) = e.single(o, y)?;
-    let axis = Attribute::Int(if order == Order::First { 1 } else { last });
-    e.finish(y, order, o.activation()?, |out| Node::new(name, [input], out).with("axis", axis))
+    let axis = OnnxAttribute::Int(if order == ChannelOrder::First { 1 } else { last });
+    e.finish(y, order, o.activation()?, |out| OnnxNode::new(name, [input], out).with("axis", axis))
 }

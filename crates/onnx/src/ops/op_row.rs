@@ -1,28 +1,28 @@
 //! What a row of the table of operators says: name, versions, how the operator is read and written.
 
-use super::call::{Call, Makes};
-use super::graph_builder::Emit;
+use super::call::{NodeCall, RuleResult};
+use super::graph_builder::OnnxBuilder;
 use systole_base::Result;
-use systole_tflite::{Model as Lite, Op, Operator, Tensor};
+use systole_tflite::{TfliteModel as Lite, TfliteOp, TfliteOperator, TfliteTensor};
 
 /// A row of the table.
-pub(crate) struct OpRow {
+pub(crate) struct OnnxOpRow {
     /// ONNX's name.
     pub name: &'static str,
     /// The versions of the first and of the newest definition that is followed.
     pub opsets: (i64, i64),
     /// Reads a node.
-    pub import: fn(&mut Call) -> Makes,
+    pub import: fn(&mut NodeCall) -> RuleResult,
     /// Operators of `.tflite` whose last node is this one.
-    pub exports: &'static [Export],
+    pub exports: &'static [ExportRule],
 }
 
 /// How an operator of `.tflite` is written.
-pub(crate) struct Export {
-    pub op: Op,
-    pub write: fn(&mut Emit, &Written) -> Result<()>,
+pub(crate) struct ExportRule {
+    pub op: TfliteOp,
+    pub write: fn(&mut OnnxBuilder, &TfliteSource) -> Result<()>,
     /// Whether it would take many samples as it takes one, each by itself.
-    pub by_sample: fn(&Sample) -> bool,
+    pub by_sample: fn(&BatchCheck) -> bool,
 }
 
 /// Rows of the table: `"Name" first..newest: import [=> Op write [, if by_sample]]…;`
@@ -31,12 +31,12 @@ macro_rules! operators {
     (@by_sample $by_sample:expr) => { $by_sample };
     ($($name:literal $first:literal..$newest:literal: $import:expr
        $(=> $op:ident $write:expr $(, if $by_sample:expr)?)*;)*) => {
-        pub(super) const OPERATORS: &[$crate::ops::op_row::OpRow] = &[$($crate::ops::op_row::OpRow {
+        pub(super) const OPERATORS: &[$crate::ops::op_row::OnnxOpRow] = &[$($crate::ops::op_row::OnnxOpRow {
             name: $name,
             opsets: ($first, $newest),
             import: $import,
-            exports: &[$($crate::ops::op_row::Export {
-                op: systole_tflite::Op::$op,
+            exports: &[$($crate::ops::op_row::ExportRule {
+                op: systole_tflite::TfliteOp::$op,
                 write: $write,
                 by_sample: operators!(@by_sample $($by_sample)?),
             }),*],
@@ -46,21 +46,21 @@ macro_rules! operators {
 pub(super) use operators;
 
 /// An operator of `.tflite` that is written: the operator, the tensor of its first result, ONNX's name of its row.
-pub(crate) struct Written<'a> {
-    pub o: &'a Operator,
+pub(crate) struct TfliteSource<'a> {
+    pub o: &'a TfliteOperator,
     pub y: usize,
     pub name: &'static str,
 }
 
 /// An operator of `.tflite`, of which is asked whether it takes sample by sample.
-pub(crate) struct Sample<'a> {
+pub(crate) struct BatchCheck<'a> {
     pub lite: &'a Lite,
-    pub operator: &'a Operator,
+    pub operator: &'a TfliteOperator,
 }
 
-impl<'a> Sample<'a> {
+impl<'a> BatchCheck<'a> {
     /// An operand.
-    pub fn input(&self, i: usize) -> Option<&'a Tensor> {
+    pub fn input(&self, i: usize) -> Option<&'a TfliteTensor> {
         self.lite.tensors.get(self.operator.inputs.get(i).copied().flatten()?)
     }
 

@@ -1,12 +1,12 @@
 //! Whole numbers and the numbers that they stand for: real = scale · (q − zero point).
 
-use super::call::{Call, Makes, axis, in_order, made, unsupported};
-use super::graph_builder::Emit;
-use super::op_row::{Written, operators};
-use crate::model::{Node, broken, dtype_of};
+use super::call::{NodeCall, RuleResult, axis, in_order, made, unsupported};
+use super::graph_builder::OnnxBuilder;
+use super::op_row::{TfliteSource, operators};
+use crate::model::{OnnxNode, broken, dtype_of};
 use systole_base::{DType, Result};
 use systole_ir::Tensor;
-use systole_tflite::Activation;
+use systole_tflite::FusedActivation;
 
 operators! {
     "DequantizeLinear" 10..28: dequantize => Dequantize write_dequantize;
@@ -14,7 +14,7 @@ operators! {
 }
 
 /// Scale and zero point, spread over an operand; the type of the integers.
-fn scheme(c: &mut Call, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Tensor>)> {
+fn scheme(c: &mut NodeCall, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Tensor>)> {
     if c.is("block_size", false)? {
         return Err(
             unsupported("scales of blocks").hint("one scale for all, or one for each channel, is read")
@@ -35,7 +35,7 @@ fn scheme(c: &mut Call, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Ten
     Ok((spread(scale)?, zero.map(spread).transpose()?))
 }
 
-fn quantize(c: &mut Call) -> Makes {
+fn quantize(c: &mut NodeCall) -> RuleResult {
     let (x, is_last) = c.oriented(0)?;
     let (scale, zero) = scheme(c, &x, is_last)?;
     let dtype = match (&zero, c.int("output_dtype", 0)?) {
@@ -57,7 +57,7 @@ fn quantize(c: &mut Call) -> Makes {
     made(q.clamp(&c.scalar(scale.dtype(), low), &c.scalar(scale.dtype(), high)).convert(dtype), is_last)
 }
 
-fn dequantize(c: &mut Call) -> Makes {
+fn dequantize(c: &mut NodeCall) -> RuleResult {
     let (q, is_last) = c.oriented(0)?;
     let (scale, zero) = scheme(c, &q, is_last)?;
     let dtype = scale.dtype();
@@ -70,13 +70,13 @@ fn dequantize(c: &mut Call) -> Makes {
     made(whole * scale, is_last)
 }
 
-fn write_quantize(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_quantize(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (real, order) = e.single(o, y)?;
     e.store(y, order, &real)
 }
 
 /// Real numbers are there already, by the node that gives those of the operand.
-fn write_dequantize(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_dequantize(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (real, order) = e.single(o, y)?;
-    e.finish(y, order, Activation::None, |out| Node::new("Identity", [real], out))
+    e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Identity", [real], out))
 }

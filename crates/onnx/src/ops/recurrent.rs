@@ -1,14 +1,14 @@
 //! LSTM and GRU: a loop over steps, in one direction or both.
 
-use super::call::{Call, Makes, unsupported};
+use super::call::{NodeCall, RuleResult, unsupported};
 use super::elementwise::all_plain;
-use super::graph_builder::{Emit, Order};
+use super::graph_builder::{ChannelOrder, OnnxBuilder};
 use super::op_row::operators;
-use crate::model::{Attribute, Node, broken};
+use crate::model::{OnnxAttribute, OnnxNode, broken};
 use std::ops::Range;
 use systole_base::{Literal, Result};
 use systole_ir::{Tensor, control_builders};
-use systole_tflite::Activation;
+use systole_tflite::FusedActivation;
 
 operators! {
     "GRU" 1..22: gru;
@@ -16,7 +16,7 @@ operators! {
 }
 
 /// A recurrent operator.
-struct Kind {
+struct CellSpec {
     name: &'static str,
     /// Its parts of `H` columns each.
     gates: usize,
@@ -26,15 +26,15 @@ struct Kind {
     unread: (&'static [usize], &'static [&'static str]),
     activations: &'static [&'static str],
     /// A step after the products with the inputs.
-    step: fn(&Weights, &[Tensor], &Tensor, usize) -> Vec<Tensor>,
+    step: fn(&CellWeights, &[Tensor], &Tensor, usize) -> Vec<Tensor>,
     /// Whether the bias of the states' part of a gate may be added to that of the inputs' part.
     is_plain_sum: fn(gate: usize, linear: bool) -> bool,
 }
 
 /// `x: [S, N, I]`, weights `[D, 4H, I]` and `[D, 4H, H]` in the order input, output, forget, cell → `[S, D, N, H]`, and the last
 /// states `[D, N, H]`.
-fn lstm(c: &mut Call) -> Makes {
-    let kind = Kind {
+fn lstm(c: &mut NodeCall) -> RuleResult {
+    let kind = CellSpec {
         name: "LSTM",
         gates: 4,
         states: &[5, 6],
@@ -55,8 +55,8 @@ fn lstm(c: &mut Call) -> Makes {
 /// `x: [S, N, I]`, weights `[D, 3H, I]` and `[D, 3H, H]` in the order update, reset, new → `[S, D, N, H]`, and the last state
 /// `[D, N, H]`. With `linear_before_reset`, as PyTorch and Keras's `reset_after` have it, the reset gate takes of the product
 /// with the state, else of the state.
-fn gru(c: &mut Call) -> Makes {
-    let kind = Kind {
+fn gru(c: &mut NodeCall) -> RuleResult {
+    let kind = CellSpec {
         name: "GRU",
         gates: 3,
         states: &[5],
@@ -82,7 +82,7 @@ fn gru(c: &mut Call) -> Makes {
     over_steps(c, &kind)
 }
 
-fn over_steps(c: &mut Call, kind: &Kind) -> Makes {
+fn over_steps(c: &mut NodeCall, kind: &CellSpec) -> RuleResult {
     let x = c.plain(0)?;
     let (w, r) = (c.plain(1)?, c.plain(2)?);
     let (&[steps, n, _], &[directions, _, h]) = (x.shape().dims(), r.shape().dims()) else {
@@ -115,7 +115,7 @@ fn over_steps(c: &mut Call, kind: &Kind) -> Makes {
         };
         let backwards = word == "reverse" || d == 1;
         let seen = if backwards { x.reverse(&[0]) } else { x.clone() };
-        let weights = Weights::new(kind, [own(&w), own(&r)], bias.as_ref().map(own), linear, h)?;
+        let weights = CellWeights::new(kind, [own(&w), own(&r)], bias.as_ref().map(own), linear, h)?;
         let (ys, ends) = direction(kind, &seen, &weights, &states.iter().map(own).collect::<Vec<_>>(), h)?;
         let ys = if backwards { ys.reverse(&[0]) } else { ys };
         outputs.push(ys.reshape([steps, 1, n, h]));
@@ -129,21 +129,21 @@ fn over_steps(c: &mut Call, kind: &Kind) -> Makes {
 }
 
 /// `an LSTM`
-fn a(kind: &Kind) -> String {
+fn a(kind: &CellSpec) -> String {
     format!("{} {}", if kind.name.starts_with('L') { "an" } else { "a" }, kind.name)
 }
 
 /// Refuses the forms that PyTorch does not write.
-fn plain_form(c: &Call, kind: &Kind) -> Result<()> {
-    let usual = |a: &Attribute| match a {
-        Attribute::Texts(t) => t.chunks(kind.activations.len()).all(|t| t == kind.activations),
+fn plain_form(c: &NodeCall, kind: &CellSpec) -> Result<()> {
+    let usual = |a: &OnnxAttribute| match a {
+        OnnxAttribute::Texts(t) => t.chunks(kind.activations.len()).all(|t| t == kind.activations),
         _ => false,
     };
     let activations = c.node.attributes.get("activations").is_none_or(usual);
     let (operands, options) = kind.unread;
     let rest = options
         .iter()
-        .any(|name| c.node.attributes.get(*name).is_some_and(|a| !matches!(a, Attribute::Int(0))));
+        .any(|name| c.node.attributes.get(*name).is_some_and(|a| !matches!(a, OnnxAttribute::Int(0))));
     if !activations || rest || operands.iter().any(|&i| c.has(i)) {
         return Err(unsupported(format!(
             "{} with other activations, peepholes, clipping, lengths of sequences or layout",
@@ -154,7 +154,7 @@ fn plain_form(c: &Call, kind: &Kind) -> Result<()> {
     Ok(())
 }
 
-struct Weights {
+struct CellWeights {
     w: Tensor,
     r: Tensor,
     /// What the inputs' products get: `[gates · H]`.
@@ -165,19 +165,19 @@ struct Weights {
     linear: bool,
 }
 
-impl Weights {
+impl CellWeights {
     fn new(
-        kind: &Kind,
+        kind: &CellSpec,
         [w, r]: [Tensor; 2],
         bias: Option<Tensor>,
         linear: bool,
         h: usize,
-    ) -> Result<Weights> {
+    ) -> Result<CellWeights> {
         let all = kind.gates * h;
         if r.shape().dims() != [all, h] || w.rank() != 2 || w.shape()[0] != all {
             return Err(broken(format!("weights of {} are {} and {}", a(kind), w.ty(), r.ty())));
         }
-        let Some(both) = bias else { return Ok(Weights { w, r, bias: None, inner_bias: None, linear }) };
+        let Some(both) = bias else { return Ok(CellWeights { w, r, bias: None, inner_bias: None, linear }) };
         if both.shape().dims() != [2 * all] {
             return Err(broken(format!("the bias of {} is {}", a(kind), both.ty())));
         }
@@ -192,7 +192,7 @@ impl Weights {
             })
             .collect();
         let bias = Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), 0);
-        Ok(Weights { w, r, bias: Some(bias), inner_bias: Some(inner), linear })
+        Ok(CellWeights { w, r, bias: Some(bias), inner_bias: Some(inner), linear })
     }
 
     /// `state: [N, H], rows: [K, H] → [N, K]`
@@ -203,9 +203,9 @@ impl Weights {
 
 /// All steps of one direction: outputs, and the last states.
 fn direction(
-    kind: &Kind,
+    kind: &CellSpec,
     x: &Tensor,
-    weights: &Weights,
+    weights: &CellWeights,
     states: &[Tensor],
     h: usize,
 ) -> Result<(Tensor, Vec<Tensor>)> {
@@ -228,7 +228,7 @@ fn direction(
 
 /// Operators of a graph that are one LSTM or GRU, with the activations that these have in ONNX where none are named, from states of 0.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Recurrent {
+pub struct OnnxRecurrent {
     /// Those operators: all of them, and nothing else reads what they hand on to each other.
     pub operators: Range<usize>,
     /// The tensor of the sequences, `[1, S, K]`.
@@ -236,7 +236,7 @@ pub struct Recurrent {
     /// The tensor that the layer gives, `[1, H]` or `[1, S, H]`.
     pub output: usize,
     /// Which one it is.
-    pub kind: RecurrentKind,
+    pub kind: OnnxRecurrentKind,
     /// Whether it goes from the last step to the first.
     pub backwards: bool,
     /// Whether it gives the states of all steps.
@@ -249,7 +249,7 @@ pub struct Recurrent {
 
 /// A recurrent operator of ONNX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecurrentKind {
+pub enum OnnxRecurrentKind {
     /// Gates in the order input, output, forget, cell.
     Lstm,
     /// Gates in the order update, reset, new.
@@ -260,25 +260,26 @@ pub enum RecurrentKind {
 }
 
 /// The operator, between `[N, S, K]` and `[N, S, H]` or `[N, H]`.
-pub(crate) fn write_recurrent(e: &mut Emit, of: &Recurrent) -> Result<()> {
+pub(crate) fn write_recurrent(e: &mut OnnxBuilder, of: &OnnxRecurrent) -> Result<()> {
     let own = e.names[of.output].clone();
     let named = |what: &str| format!("{own}/{what}");
-    let x = e.real(of.input, Order::Plain)?;
+    let x = e.real(of.input, ChannelOrder::Plain)?;
     let steps = e.unique(&named("by_step"));
-    e.push(Node::new("Transpose", [x], steps.clone()).ints("perm", [1, 0, 2]));
+    e.push(OnnxNode::new("Transpose", [x], steps.clone()).ints("perm", [1, 0, 2]));
     let mut inputs = vec![steps];
     for (name, value) in ["W", "R", "B"].iter().zip(&of.weights) {
         inputs.push(e.constant(&named(name), value.clone()));
     }
     let units = of.weights[1].shape()[2];
-    let op = if of.kind == RecurrentKind::Lstm { "LSTM" } else { "GRU" };
+    let op = if of.kind == OnnxRecurrentKind::Lstm { "LSTM" } else { "GRU" };
     let made = e.unique(&named("states"));
-    let mut node = Node::new(op, inputs, made.clone()).with("hidden_size", Attribute::Int(units as i64));
+    let mut node =
+        OnnxNode::new(op, inputs, made.clone()).with("hidden_size", OnnxAttribute::Int(units as i64));
     if of.backwards {
-        node = node.with("direction", Attribute::Text("reverse".into()));
+        node = node.with("direction", OnnxAttribute::Text("reverse".into()));
     }
-    if of.kind == (RecurrentKind::Gru { linear_before_reset: true }) {
-        node = node.with("linear_before_reset", Attribute::Int(1));
+    if of.kind == (OnnxRecurrentKind::Gru { linear_before_reset: true }) {
+        node = node.with("linear_before_reset", OnnxAttribute::Int(1));
     }
     // The last state is the second output.
     if !of.sequences {
@@ -287,19 +288,23 @@ pub(crate) fn write_recurrent(e: &mut Emit, of: &Recurrent) -> Result<()> {
     e.push(node);
     // What follows may have made an activation part of the last operator.
     let maker = e.from.operators[of.operators.clone()].iter().rev().find(|o| o.outputs.contains(&of.output));
-    let activation = maker.map_or(Ok(Activation::None), |o| o.activation())?;
+    let activation = maker.map_or(Ok(FusedActivation::None), |o| o.activation())?;
     if !of.sequences {
         let first = e.list(&named("first"), &[0])?;
-        return e.finish(of.output, Order::Plain, activation, |out| Node::new("Squeeze", [made, first], out));
+        return e.finish(of.output, ChannelOrder::Plain, activation, |out| {
+            OnnxNode::new("Squeeze", [made, first], out)
+        });
     }
     // [S, 1, N, H]
     let mut seen = e.unique(&named("by_sample"));
-    e.push(Node::new("Transpose", [made], seen.clone()).ints("perm", [2, 0, 1, 3]));
+    e.push(OnnxNode::new("Transpose", [made], seen.clone()).ints("perm", [2, 0, 1, 3]));
     if of.backwards && of.in_own_order {
         let (from, to) = (e.list(&named("last"), &[-1])?, e.list(&named("before_first"), &[i64::MIN + 1])?);
         let (axis, by) = (e.list(&named("axis"), &[1])?, e.list(&named("back"), &[-1])?);
         seen = e.made(&named("turned"), "Slice", [&*seen, &*from, &*to, &*axis, &*by]);
     }
     let direction = e.list(&named("direction"), &[2])?;
-    e.finish(of.output, Order::Plain, activation, |out| Node::new("Squeeze", [seen, direction], out))
+    e.finish(of.output, ChannelOrder::Plain, activation, |out| {
+        OnnxNode::new("Squeeze", [seen, direction], out)
+    })
 }

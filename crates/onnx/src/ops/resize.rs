@@ -1,22 +1,22 @@
 //! Pictures made larger and smaller: dimension by dimension, each new element from its nearest one or from two.
 
-use super::call::{Call, MOST_ELEMENTS, Makes, checked, in_order, made, unsupported};
+use super::call::{MOST_ELEMENTS, NodeCall, RuleResult, checked, in_order, made, unsupported};
 use super::constants::dims_of;
 use super::conv_pool::picture;
-use super::graph_builder::{Emit, Order, operand_of};
-use super::op_row::{Written, operators};
-use crate::model::{Attribute, Node, broken};
+use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
+use super::op_row::{TfliteSource, operators};
+use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::{Error, ErrorKind, Literal, Result};
 use systole_ir::Tensor;
 use systole_ir::op::Gather;
-use systole_tflite::{Activation, Field, Op};
+use systole_tflite::{FusedActivation, OptionField, TfliteOp};
 
 operators! {
     "Resize" 10..19: resize => ResizeNearest write_resize => ResizeBilinear write_resize;
     "Upsample" 1..9: resize;
 }
 
-fn resize(c: &mut Call) -> Makes {
+fn resize(c: &mut NodeCall) -> RuleResult {
     let (x, is_last) = c.oriented(0)?;
     let rank = x.rank();
     let dims = dims_of(c, "axes", rank)?.unwrap_or((0..rank).collect());
@@ -41,13 +41,13 @@ fn resize(c: &mut Call) -> Makes {
 }
 
 /// The new size of each dimension, and by how much it grows.
-fn wanted(c: &mut Call, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec<(usize, f64)>> {
+fn wanted(c: &mut NodeCall, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec<(usize, f64)>> {
     if c.word("keep_aspect_ratio_policy", "stretch")? != "stretch" || c.is("antialias", false)? {
         return Err(unsupported("it keeps the aspect ratio, or smooths"));
     }
     let old: Vec<usize> = dims.iter().map(|&d| x.shape()[in_order(d, x.rank(), is_last)]).collect();
     let is_filled =
-        |c: &mut Call, i: usize| -> Result<bool> { Ok(c.has(i) && c.known(i)?.ty().elements() > 0) };
+        |c: &mut NodeCall, i: usize| -> Result<bool> { Ok(c.has(i) && c.known(i)?.ty().elements() > 0) };
     if is_filled(c, 3)? {
         let sizes = c.numbers(3)?;
         if sizes.len() != old.len() {
@@ -63,7 +63,7 @@ fn wanted(c: &mut Call, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec
     }
     let (at, old_form) = if c.node.inputs.len() == 2 { (1, true) } else { (2, false) };
     let scales: Vec<f64> = match c.node.attributes.get("scales") {
-        Some(Attribute::Floats(v)) => v.iter().map(|&v| f64::from(v)).collect(),
+        Some(OnnxAttribute::Floats(v)) => v.iter().map(|&v| f64::from(v)).collect(),
         Some(other) => return Err(broken(format!("its option `scales` is {}", other.kind()))),
         _ if c.has(at) || old_form => c.known(at)?.to_f64s(),
         _ => return Err(broken("it says neither sizes nor scales")),
@@ -78,7 +78,7 @@ fn wanted(c: &mut Call, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec
 }
 
 /// Where a new element lies among the old ones.
-fn source(c: &Call, i: usize, old: usize, new: usize, scale: f64) -> Result<f64> {
+fn source(c: &NodeCall, i: usize, old: usize, new: usize, scale: f64) -> Result<f64> {
     let (at, old, new) = (i as f64, old as f64, new as f64);
     let default = if c.node.op == "Upsample" { "asymmetric" } else { "half_pixel" };
     let mode = c.word("coordinate_transformation_mode", default)?;
@@ -107,7 +107,7 @@ fn source(c: &Call, i: usize, old: usize, new: usize, scale: f64) -> Result<f64>
     })
 }
 
-fn nearest(c: &Call, places: &[f64], old: usize) -> Result<Vec<i64>> {
+fn nearest(c: &NodeCall, places: &[f64], old: usize) -> Result<Vec<i64>> {
     let default = if c.node.op == "Upsample" { "floor" } else { "round_prefer_floor" };
     let mode = c.word("nearest_mode", default)?;
     let round = |v: f64| match mode.as_str() {
@@ -149,16 +149,16 @@ fn linear(x: &Tensor, dim: usize, places: &[f64]) -> Result<Tensor> {
     Ok(&a + (b - &a) * share)
 }
 
-fn write_resize(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+fn write_resize(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let x = operand_of(o, 0)?;
     let ([_, h, w, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
-    let coordinates = match (o.is(Field::AlignCorners), o.is(Field::HalfPixelCenters)) {
+    let coordinates = match (o.is(OptionField::AlignCorners), o.is(OptionField::HalfPixelCenters)) {
         (true, _) => "align_corners",
         (_, true) => "half_pixel",
         _ => "asymmetric",
     };
     let (mode, nearest) = match (o.op, coordinates) {
-        (Op::ResizeBilinear, _) => ("linear", "floor"),
+        (TfliteOp::ResizeBilinear, _) => ("linear", "floor"),
         (_, "align_corners") => ("nearest", "round_prefer_ceil"),
         (_, _) => ("nearest", "floor"),
     };
@@ -170,10 +170,10 @@ fn write_resize(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     }
     let own = e.names[y].clone();
     let scales = e.constant(&format!("{own}/scales"), systole_base::Literal::from_slice([4], &scales)?);
-    let input = e.real(x, Order::First)?;
-    let word = |w: &str| Attribute::Text(w.into());
-    e.finish(y, Order::First, Activation::None, |out| {
-        Node::new("Resize", [input, String::new(), scales], out)
+    let input = e.real(x, ChannelOrder::First)?;
+    let word = |w: &str| OnnxAttribute::Text(w.into());
+    e.finish(y, ChannelOrder::First, FusedActivation::None, |out| {
+        OnnxNode::new("Resize", [input, String::new(), scales], out)
             .with("mode", word(mode))
             .with("coordinate_transformation_mode", word(coordinates))
             .with("nearest_mode", word(nearest))

@@ -8,27 +8,27 @@ use systole_ir::{GraphBuilder, Tensor};
 
 /// What an operator made.
 #[derive(Clone)]
-pub(crate) enum Made {
+pub(crate) enum RuleOutput {
     /// As the file says.
     Plain(Tensor),
     /// With its second dimension moved to the end.
     Last(Tensor),
 }
 
-impl Made {
+impl RuleOutput {
     /// Its type as the file has it.
     pub fn ty(&self) -> TensorType {
         match self {
-            Made::Last(t) if t.rank() >= 3 => {
+            RuleOutput::Last(t) if t.rank() >= 3 => {
                 t.ty().with_shape(to_plain(t.rank()).iter().map(|&d| t.shape()[d]).collect::<Vec<_>>())
             }
-            Made::Plain(t) | Made::Last(t) => t.ty().clone(),
+            RuleOutput::Plain(t) | RuleOutput::Last(t) => t.ty().clone(),
         }
     }
 }
 
 #[derive(Clone, Default)]
-struct Slot {
+struct ValueSlot {
     plain: Option<Tensor>,
     last: Option<Tensor>,
 }
@@ -37,12 +37,12 @@ struct Slot {
 const MOST_IN_TABLES: usize = 1 << 24;
 
 /// All values that are there.
-pub(crate) struct Values<'m> {
+pub(crate) struct ValueTable<'m> {
     pub g: GraphBuilder,
     /// Elements of constants that may still be computed while the graph is built.
     pub tables: usize,
     constants: &'m BTreeMap<String, Literal>,
-    slots: HashMap<String, Slot>,
+    slots: HashMap<String, ValueSlot>,
 }
 
 /// Moves the second dimension to the end.
@@ -64,16 +64,16 @@ pub(super) fn place_in_last(dim: usize, rank: usize) -> usize {
     }
 }
 
-impl<'m> Values<'m> {
-    pub fn new(g: GraphBuilder, constants: &'m BTreeMap<String, Literal>) -> Values<'m> {
-        Values { g, tables: MOST_IN_TABLES, constants, slots: HashMap::new() }
+impl<'m> ValueTable<'m> {
+    pub fn new(g: GraphBuilder, constants: &'m BTreeMap<String, Literal>) -> ValueTable<'m> {
+        ValueTable { g, tables: MOST_IN_TABLES, constants, slots: HashMap::new() }
     }
 
     /// Adds what a node or the caller gives.
-    pub fn put(&mut self, name: &str, made: Made) -> Result<()> {
+    pub fn put(&mut self, name: &str, made: RuleOutput) -> Result<()> {
         let slot = match made {
-            Made::Last(t) if t.rank() >= 3 => Slot { plain: None, last: Some(t) },
-            Made::Plain(t) | Made::Last(t) => Slot { plain: Some(t), last: None },
+            RuleOutput::Last(t) if t.rank() >= 3 => ValueSlot { plain: None, last: Some(t) },
+            RuleOutput::Plain(t) | RuleOutput::Last(t) => ValueSlot { plain: Some(t), last: None },
         };
         match self.slots.insert(name.into(), slot) {
             Some(_) => Err(broken(format!("the value {name} is made twice"))),
@@ -81,12 +81,12 @@ impl<'m> Values<'m> {
         }
     }
 
-    fn slot(&mut self, name: &str) -> Result<&mut Slot> {
+    fn slot(&mut self, name: &str) -> Result<&mut ValueSlot> {
         if !self.slots.contains_key(name)
             && let Some(value) = self.constants.get(name)
         {
             let plain = Some(self.g.constant(value.clone()));
-            self.slots.insert(name.into(), Slot { plain, last: None });
+            self.slots.insert(name.into(), ValueSlot { plain, last: None });
         }
         self.slots
             .get_mut(name)

@@ -6,31 +6,31 @@ mod stored_array;
 
 use std::borrow::Cow;
 use std::path::Path;
-pub use stored_array::Stored;
-use stored_array::{KNOWN, Known};
+pub use stored_array::StoredArray;
+use stored_array::{ElementFormat, KNOWN};
 use systole_base::{Error, ErrorKind, Result};
-use systole_data::file_system::{Disk, write_atomically};
-use systole_data::format::npy::{self, Raw};
+use systole_data::file_system::{OsFileSystem, write_atomically};
+use systole_data::format::npy::{self, RawNpyArray};
 
 /// A format of files of named arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ArrayFileFormat {
     /// NumPy's archive.
     Npz,
     /// The format of that name, without checksums.
     Safetensors,
 }
 
-impl Format {
+impl ArrayFileFormat {
     /// By the file's name.
     ///
     /// # Errors
     /// When it ends in neither.
-    pub fn of(path: &Path) -> Result<Format> {
+    pub fn of(path: &Path) -> Result<ArrayFileFormat> {
         let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
         match extension.as_deref() {
-            Some("npz") => Ok(Format::Npz),
-            Some("safetensors") => Ok(Format::Safetensors),
+            Some("npz") => Ok(ArrayFileFormat::Npz),
+            Some("safetensors") => Ok(ArrayFileFormat::Safetensors),
             _ => {
                 let what = format!("{} ends in neither .npz nor .safetensors", path.display());
                 Err(Error::new(ErrorKind::Config, what).hint(
@@ -47,9 +47,10 @@ impl Format {
     pub fn check(self, element: &str) -> Result<()> {
         let known = KNOWN.iter().find(|k| k.0 == element);
         match (self, known) {
-            (Format::Npz, Some(_)) | (Format::Safetensors, Some(Known(_, _, _, Some(_)))) => Ok(()),
+            (ArrayFileFormat::Npz, Some(_))
+            | (ArrayFileFormat::Safetensors, Some(ElementFormat(_, _, _, Some(_)))) => Ok(()),
             _ => {
-                let name = if self == Format::Npz { ".npz" } else { ".safetensors" };
+                let name = if self == ArrayFileFormat::Npz { ".npz" } else { ".safetensors" };
                 let e = Error::new(
                     ErrorKind::Unsupported,
                     format!("{name} files have no elements of type {element}"),
@@ -64,7 +65,7 @@ impl Format {
 ///
 /// # Errors
 /// When it cannot be read, is damaged or cut, or of another kind; each with its place.
-pub fn read(path: &Path) -> Result<Vec<(String, Stored)>> {
+pub fn read(path: &Path) -> Result<Vec<(String, StoredArray)>> {
     let bytes = systole_data::input_file::read(path)
         .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the arrays"))?;
     from_bytes(&path.display().to_string(), &bytes)
@@ -74,14 +75,14 @@ pub fn read(path: &Path) -> Result<Vec<(String, Stored)>> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Stored)>> {
+pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, StoredArray)>> {
     if bytes.starts_with(b"\x93NUMPY") {
         let x = npy::raw_from_bytes(name, bytes)?;
         return Ok(vec![(String::new(), of_numpy(x).map_err(|e| e.at(name))?)]);
     }
     if bytes.starts_with(b"PK") {
         let arrays = npy::raw_npz_from_bytes(name, bytes)?.into_iter();
-        let one = |(key, x): (String, Raw)| {
+        let one = |(key, x): (String, RawNpyArray)| {
             let read = of_numpy(x).map_err(|e| e.at(format!("{name}, {key}")))?;
             Ok((key, read))
         };
@@ -90,20 +91,20 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Stored)>> {
     safetensors::read(bytes).map_err(|e| e.at(name))
 }
 
-fn of_numpy(x: Raw) -> Result<Stored> {
+fn of_numpy(x: RawNpyArray) -> Result<StoredArray> {
     let kind = |descr: &str| descr.trim_start_matches(['<', '|', '=']).to_string();
     let size = x.dims.iter().product::<usize>();
     let size = x.bytes.len().checked_div(size);
     // ml_dtypes keeps its types of one byte as V1: integers of four bits too.
     let is_narrow =
-        |k: &Known| kind(&x.descr) == "V1" && k.1 == 1 && k.0.starts_with(['i', 'u']) && narrow(k.0);
-    let is_it = |k: &&Known| kind(k.2) == kind(&x.descr) || is_narrow(k);
+        |k: &ElementFormat| kind(&x.descr) == "V1" && k.1 == 1 && k.0.starts_with(['i', 'u']) && narrow(k.0);
+    let is_it = |k: &&ElementFormat| kind(k.2) == kind(&x.descr) || is_narrow(k);
     let elements: Vec<&'static str> = KNOWN.iter().filter(is_it).map(|k| k.0).collect();
     if elements.is_empty() || size.is_some_and(|n| KNOWN.iter().any(|k| k.0 == elements[0] && k.1 != n)) {
         let what = format!("programs have no elements of NumPy's type {}", x.descr);
         return Err(Error::new(ErrorKind::Data, what).hint("convert the array before it is saved"));
     }
-    Ok(Stored { elements, dims: x.dims, bytes: x.bytes })
+    Ok(StoredArray { elements, dims: x.dims, bytes: x.bytes })
 }
 
 /// Whether an integer has fewer bits than a byte.
@@ -115,7 +116,7 @@ fn narrow(element: &str) -> bool {
 ///
 /// # Errors
 /// When there is no such element type.
-pub fn stored(element: &str, dims: &[usize], bytes: Vec<u8>) -> Result<Stored> {
+pub fn stored(element: &str, dims: &[usize], bytes: Vec<u8>) -> Result<StoredArray> {
     let known = KNOWN.iter().find(|k| k.0 == element);
     let known = known.ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, format!("files of arrays have no elements of type {element}"))
@@ -127,14 +128,14 @@ pub fn stored(element: &str, dims: &[usize], bytes: Vec<u8>) -> Result<Stored> {
         "i2" => bytes.into_iter().map(extended(2)).collect(),
         _ => bytes,
     };
-    Ok(Stored { elements: vec![known.0], dims: dims.to_vec(), bytes })
+    Ok(StoredArray { elements: vec![known.0], dims: dims.to_vec(), bytes })
 }
 
 /// Writes named arrays to a file, whole or not at all.
 ///
 /// # Errors
 /// When the format has no such elements; when the disk is full or protected.
-pub fn write(path: &Path, format: Format, arrays: Vec<(String, Stored)>) -> Result<()> {
+pub fn write(path: &Path, format: ArrayFileFormat, arrays: Vec<(String, StoredArray)>) -> Result<()> {
     for (name, x) in &arrays {
         let element = x.elements.first().copied();
         let element = element.ok_or_else(|| Error::new(ErrorKind::Bug, "an array without an element type"));
@@ -143,28 +144,28 @@ pub fn write(path: &Path, format: Format, arrays: Vec<(String, Stored)>) -> Resu
             .map_err(|e| e.at(name.clone()).at(path.display().to_string()))?;
     }
     match format {
-        Format::Npz => {
-            let raw = |(name, x): (String, Stored)| {
+        ArrayFileFormat::Npz => {
+            let raw = |(name, x): (String, StoredArray)| {
                 let descr = KNOWN.iter().find(|k| x.elements.first() == Some(&k.0)).map_or("", |k| k.2);
-                (name, Raw { descr: descr.into(), dims: x.dims, bytes: x.bytes })
+                (name, RawNpyArray { descr: descr.into(), dims: x.dims, bytes: x.bytes })
             };
-            let arrays: Vec<(String, Raw)> = arrays.into_iter().map(raw).collect();
+            let arrays: Vec<(String, RawNpyArray)> = arrays.into_iter().map(raw).collect();
             put(path, &npy::npz_parts(&arrays)?)
         }
-        Format::Safetensors => put(path, &safetensors::parts(&arrays)),
+        ArrayFileFormat::Safetensors => put(path, &safetensors::parts(&arrays)),
     }
 }
 
 fn put(path: &Path, parts: &[Cow<'_, [u8]>]) -> Result<()> {
-    write_atomically(&Disk, path, &parts.iter().map(AsRef::as_ref).collect::<Vec<_>>())
+    write_atomically(&OsFileSystem, path, &parts.iter().map(AsRef::as_ref).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn every_type() -> Vec<(String, Stored)> {
-        let one = |k: &Known| {
+    fn every_type() -> Vec<(String, StoredArray)> {
+        let one = |k: &ElementFormat| {
             let bytes = (0..6 * k.1).map(|i| u8::from(i % 5 == 0 && k.1 > 1)).collect();
             (format!("x {}", k.0), stored(k.0, &[2, 3], bytes).unwrap())
         };
@@ -175,7 +176,7 @@ mod tests {
     fn every_type_comes_back_from_both_formats() {
         let dir = std::env::temp_dir().join(format!("systole-files-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        for format in [Format::Npz, Format::Safetensors] {
+        for format in [ArrayFileFormat::Npz, ArrayFileFormat::Safetensors] {
             let mut arrays = every_type();
             arrays.retain(|(_, x)| format.check(x.elements[0]).is_ok());
             let path = dir.join("x");
@@ -189,15 +190,15 @@ mod tests {
             }
         }
         let wide = vec![("y".to_string(), stored("complex<f64>", &[1], vec![0; 16]).unwrap())];
-        let told = write(&dir.join("y"), Format::Safetensors, wide).unwrap_err().to_string();
+        let told = write(&dir.join("y"), ArrayFileFormat::Safetensors, wide).unwrap_err().to_string();
         assert!(told.contains("complex<f64>") && told.contains(".npz"), "{told}");
         std::fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
     fn names_of_files_say_the_format() {
-        assert_eq!(Format::of(Path::new("a/B.NPZ")).unwrap(), Format::Npz);
-        assert_eq!(Format::of(Path::new("a.safetensors")).unwrap(), Format::Safetensors);
-        assert!(Format::of(Path::new("a.txt")).unwrap_err().to_string().contains("a.txt"));
+        assert_eq!(ArrayFileFormat::of(Path::new("a/B.NPZ")).unwrap(), ArrayFileFormat::Npz);
+        assert_eq!(ArrayFileFormat::of(Path::new("a.safetensors")).unwrap(), ArrayFileFormat::Safetensors);
+        assert!(ArrayFileFormat::of(Path::new("a.txt")).unwrap_err().to_string().contains("a.txt"));
     }
 }

@@ -1,6 +1,6 @@
 //! The safetensors format as its library writes and reads it: 8 bytes of header length, a JSON header, the arrays' bytes.
 
-use super::stored_array::{KNOWN, Known, Stored};
+use super::stored_array::{ElementFormat, KNOWN, StoredArray};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use systole_base::{Error, ErrorKind, Result};
@@ -15,7 +15,7 @@ fn wrong(what: impl Into<String>) -> Error {
 }
 
 /// Reads every array, in the order of the header.
-pub(super) fn read(bytes: &[u8]) -> Result<Vec<(String, Stored)>> {
+pub(super) fn read(bytes: &[u8]) -> Result<Vec<(String, StoredArray)>> {
     let length = bytes.first_chunk::<8>().map(|b| u64::from_le_bytes(*b));
     let length = length.ok_or_else(|| wrong(format!("it has {} bytes", bytes.len())))?;
     let length = usize::try_from(length).ok().filter(|n| *n <= MAX_HEADER.min(bytes.len() - 8));
@@ -32,7 +32,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<(String, Stored)>> {
         .collect()
 }
 
-fn array(entry: &Value, data: &[u8]) -> Result<Stored> {
+fn array(entry: &Value, data: &[u8]) -> Result<StoredArray> {
     let word = entry.get("dtype").and_then(Value::as_str).ok_or_else(|| wrong("an array has no type"))?;
     let elements: Vec<&'static str> = KNOWN.iter().filter(|k| k.3 == Some(word)).map(|k| k.0).collect();
     let size = KNOWN.iter().find(|k| k.3 == Some(word)).map(|k| k.1).ok_or_else(|| {
@@ -53,14 +53,14 @@ fn array(entry: &Value, data: &[u8]) -> Result<Stored> {
     if dims.iter().try_fold(size, |n, d| n.checked_mul(*d)) != Some(bytes.len()) {
         return Err(wrong(format!("{word} of {dims:?} has not {} bytes", bytes.len())));
     }
-    Ok(Stored { elements, dims, bytes: bytes.to_vec() })
+    Ok(StoredArray { elements, dims, bytes: bytes.to_vec() })
 }
 
 /// The parts of a file, one after the other. Wide elements come first, so that all are aligned.
-pub(super) fn parts(arrays: &[(String, Stored)]) -> Vec<Cow<'_, [u8]>> {
-    let known = |x: &Stored| KNOWN.iter().find(|k| x.elements.first() == Some(&k.0));
-    let size = |x: &Stored| known(x).map_or(0, |k: &Known| k.1);
-    let mut order: Vec<&(String, Stored)> = arrays.iter().collect();
+pub(super) fn parts(arrays: &[(String, StoredArray)]) -> Vec<Cow<'_, [u8]>> {
+    let known = |x: &StoredArray| KNOWN.iter().find(|k| x.elements.first() == Some(&k.0));
+    let size = |x: &StoredArray| known(x).map_or(0, |k: &ElementFormat| k.1);
+    let mut order: Vec<&(String, StoredArray)> = arrays.iter().collect();
     order.sort_by_key(|(_, x)| std::cmp::Reverse(size(x)));
     let (mut header, mut at) = (Map::new(), 0);
     for (name, x) in &order {

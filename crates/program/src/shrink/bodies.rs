@@ -30,22 +30,22 @@ fn bodies(op: &Op) -> Vec<(usize, &Arc<Graph>)> {
 
 /// What of a body must stay, so that a loop ends when it did: the values of its state that its condition depends on.
 #[derive(Default)]
-pub(super) struct Fixed {
+pub(super) struct LoopControl {
     results: BTreeSet<usize>,
     nodes: Vec<bool>,
 }
 
-impl Fixed {
+impl LoopControl {
     /// Of the body at a path.
-    pub(super) fn of(graph: &Graph, path: &[(usize, usize)]) -> Fixed {
-        let Some(((node, _), around)) = path.split_last() else { return Fixed::default() };
+    pub(super) fn of(graph: &Graph, path: &[(usize, usize)]) -> LoopControl {
+        let Some(((node, _), around)) = path.split_last() else { return LoopControl::default() };
         match at(graph, around).and_then(|g| g.nodes.get(*node)).map(|n| &n.op) {
-            Some(Op::While(w)) => Fixed::in_loop(w),
-            _ => Fixed::default(),
+            Some(Op::While(w)) => LoopControl::in_loop(w),
+            _ => LoopControl::default(),
         }
     }
 
-    fn in_loop(w: &While) -> Fixed {
+    fn in_loop(w: &While) -> LoopControl {
         let states = |graph: &Graph, live: &[bool]| -> BTreeSet<usize> {
             let own = graph.params.iter().skip(w.captures).enumerate();
             own.filter(|(_, p)| live.get(p.index()) == Some(&true)).map(|(state, _)| state).collect()
@@ -56,7 +56,7 @@ impl Fixed {
             let nodes = w.body.live(&ends);
             let more: BTreeSet<usize> = results.union(&states(&w.body, &nodes)).copied().collect();
             if more == results {
-                return Fixed { results, nodes };
+                return LoopControl { results, nodes };
             }
             results = more;
         }
@@ -76,18 +76,18 @@ fn body_mut(op: &mut Op, body: usize) -> Option<&mut Arc<Graph>> {
 }
 
 /// A body: the op and which of its bodies, from the outermost to the innermost.
-pub(super) type Path = Vec<(usize, usize)>;
+pub(super) type BodyPath = Vec<(usize, usize)>;
 
 /// All bodies, each before those in it.
-pub(super) fn paths(graph: &Graph) -> Vec<Path> {
-    paths_beside(graph, &Fixed::default())
+pub(super) fn paths(graph: &Graph) -> Vec<BodyPath> {
+    paths_beside(graph, &LoopControl::default())
 }
 
-fn paths_beside(graph: &Graph, fixed: &Fixed) -> Vec<Path> {
+fn paths_beside(graph: &Graph, fixed: &LoopControl) -> Vec<BodyPath> {
     let mut all = Vec::new();
     for (node, n) in graph.nodes.iter().enumerate().filter(|(i, _)| !fixed.has(*i)) {
         for (k, body) in bodies(&n.op) {
-            let own = if let Op::While(w) = &n.op { Fixed::in_loop(w) } else { Fixed::default() };
+            let own = if let Op::While(w) = &n.op { LoopControl::in_loop(w) } else { LoopControl::default() };
             all.push(vec![(node, k)]);
             all.extend(paths_beside(body, &own).into_iter().map(|rest| [vec![(node, k)], rest].concat()));
         }
@@ -119,7 +119,12 @@ fn set(graph: &mut Graph, path: &[(usize, usize)], body: Graph) -> Option<()> {
 
 /// A body with a number in the place of what some of its ops make; those without that are needed by nothing are gone.
 /// `None`: none of them makes anything.
-pub(super) fn with_numbers(body: &Graph, nodes: Range<usize>, number: f64, fixed: &Fixed) -> Option<Graph> {
+pub(super) fn with_numbers(
+    body: &Graph,
+    nodes: Range<usize>,
+    number: f64,
+    fixed: &LoopControl,
+) -> Option<Graph> {
     let mut out = body.clone();
     let mut changed = false;
     for (i, node) in out.nodes.iter_mut().enumerate() {
@@ -136,7 +141,7 @@ pub(super) fn with_numbers(body: &Graph, nodes: Range<usize>, number: f64, fixed
 }
 
 /// A body that returns, in the place of one of its results, a value of its type: what went into it, or came as argument.
-pub(super) fn with_results(body: &Graph, result: usize, fixed: &Fixed) -> Vec<Graph> {
+pub(super) fn with_results(body: &Graph, result: usize, fixed: &LoopControl) -> Vec<Graph> {
     let own = body.results.get(result).copied().filter(|_| !fixed.results.contains(&result));
     let Some(own) = own else { return Vec::new() };
     let fits = |v: &ValueId| *v != own && body.ty(*v) == body.ty(own);
@@ -167,7 +172,7 @@ pub(super) fn tidy(body: &Graph) -> Graph {
 }
 
 /// The graph with a body of an op in the place of the op: a branch, or the first trip of a loop. What is needed no more is there still.
-pub(super) fn opened(graph: &Graph, node: usize, fixed: &Fixed) -> Vec<Graph> {
+pub(super) fn opened(graph: &Graph, node: usize, fixed: &LoopControl) -> Vec<Graph> {
     let Some(n) = graph.nodes.get(node).filter(|_| !fixed.has(node)) else { return Vec::new() };
     let given = |body: &Graph| n.inputs.iter().copied().take(body.params.len()).collect::<Vec<_>>();
     let inner = bodies(&n.op).into_iter().map(|(_, body)| body);

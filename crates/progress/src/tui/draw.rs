@@ -1,6 +1,6 @@
 //! What a dashboard looks like, from 40 columns and 10 lines on: bars, curves, waits and memory, lines.
 
-use super::state::State;
+use super::state::DashboardState;
 use crate::terminal::wrapped;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -21,8 +21,8 @@ const LOG: u16 = 4;
 const TIMES: u16 = 6;
 
 /// Draws all of it.
-pub(super) fn draw(frame: &mut Frame<'_>, state: &State, is_plain: bool) {
-    let paint = Paint { is_plain };
+pub(super) fn draw(frame: &mut Frame<'_>, state: &DashboardState, is_plain: bool) {
+    let paint = Palette { is_plain };
     let [head, rest] = Layout::vertical([Constraint::Length(HEAD), Constraint::Min(0)]).areas(frame.area());
     paint.head(frame, head, state);
     let is_wide = rest.width >= WIDE;
@@ -44,19 +44,19 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State, is_plain: bool) {
 }
 
 /// A curve: its name, its colour, its points.
-type Series<'a> = (&'a str, Color, Vec<(f64, f64)>);
+type CurveSeries<'a> = (&'a str, Color, Vec<(f64, f64)>);
 
 /// Colours, or none where NO_COLOR asks for that.
-struct Paint {
+struct Palette {
     is_plain: bool,
 }
 
-impl Paint {
+impl Palette {
     fn colour(&self, colour: Color) -> Style {
         if self.is_plain { Style::new() } else { Style::new().fg(colour) }
     }
 
-    fn head(&self, frame: &mut Frame<'_>, area: Rect, state: &State) {
+    fn head(&self, frame: &mut Frame<'_>, area: Rect, state: &DashboardState) {
         let [title, run, epoch] = Layout::vertical([Constraint::Length(1); 3]).areas(area);
         let hint = if state.is_stopping { "stopping after this step" } else { "q stops after this step" };
         let time = clock(state.began.elapsed().as_secs_f64());
@@ -96,7 +96,7 @@ impl Paint {
         Gauge::default().gauge_style(style).ratio(share).label(label).use_unicode(true)
     }
 
-    fn curves(&self, frame: &mut Frame<'_>, area: Rect, state: &State, is_wide: bool) {
+    fn curves(&self, frame: &mut Frame<'_>, area: Rect, state: &DashboardState, is_wide: bool) {
         let (name, [train, test]) = state.metric();
         let by_step: Vec<(f64, f64)> = state.by_step.iter().copied().filter(|p| p.1.is_finite()).collect();
         let loss = ("loss by step".to_string(), vec![("training", Color::Blue, by_step)]);
@@ -112,7 +112,7 @@ impl Paint {
         self.chart(frame, right, &metric);
     }
 
-    fn chart(&self, frame: &mut Frame<'_>, area: Rect, (title, series): &(String, Vec<Series<'_>>)) {
+    fn chart(&self, frame: &mut Frame<'_>, area: Rect, (title, series): &(String, Vec<CurveSeries<'_>>)) {
         let block = Block::bordered().title(title.as_str());
         let all = || series.iter().flat_map(|(_, _, points)| points);
         let ends = |of: fn(&(f64, f64)) -> f64| {
@@ -138,7 +138,7 @@ impl Paint {
         frame.render_widget(chart, area);
     }
 
-    fn times(&self, frame: &mut Frame<'_>, area: Rect, state: &State) {
+    fn times(&self, frame: &mut Frame<'_>, area: Rect, state: &DashboardState) {
         let waits = [("waits for data", state.data_wait), ("waits for device", state.device_wait)];
         let width = usize::from(area.width).saturating_sub(28);
         let bar = |(name, share): (&str, f64)| {
@@ -160,7 +160,7 @@ impl Paint {
         frame.render_widget(Paragraph::new(lines).block(Block::bordered().title("time and memory")), area);
     }
 
-    fn log(&self, frame: &mut Frame<'_>, area: Rect, state: &State) {
+    fn log(&self, frame: &mut Frame<'_>, area: Rect, state: &DashboardState) {
         let [room, width] = [area.height, area.width].map(|n| usize::from(n.saturating_sub(2)));
         // As many of the last rows as there is room for, long lines broken.
         let rows = state.lines.iter().rev().map(|line| wrapped(line, width.max(1)));
@@ -200,8 +200,8 @@ mod tests {
     use systole_nn::Logs;
     use systole_nn::progress::ProgressEvent;
 
-    fn run() -> State {
-        let mut state = State::new();
+    fn run() -> DashboardState {
+        let mut state = DashboardState::new();
         for epoch in 0..3 {
             let mut logs = Logs::new();
             logs.insert("loss", 1.0 / (epoch + 1) as f64);
@@ -235,7 +235,7 @@ mod tests {
         state
     }
 
-    fn screen(state: &State, width: u16, height: u16) -> Vec<String> {
+    fn screen(state: &DashboardState, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, state, true)).unwrap();
         let buffer = terminal.backend().buffer();
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn values_that_are_not_finite_and_no_values_are_no_panic() {
-        let mut state = State::new();
+        let mut state = DashboardState::new();
         assert!(screen(&state, 100, 30).join("\n").contains("nothing measured yet"));
         state.by_step = vec![(1.0, f64::NAN), (2.0, f64::INFINITY)];
         state.values = vec![("loss".into(), f64::NAN)];

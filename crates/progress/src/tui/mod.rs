@@ -9,7 +9,7 @@ mod state;
 
 use crate::progress;
 use crate::recorder::recorded;
-use crate::terminal::{self, Stream};
+use crate::terminal::{self, OutputStream};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
@@ -18,7 +18,7 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
-use state::State;
+use state::DashboardState;
 use std::io::{IsTerminal, Result, Stdout, Write, stderr, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
@@ -30,15 +30,15 @@ use systole_nn::progress::ProgressEvent;
 const EVERY: Duration = Duration::from_millis(100);
 
 /// What is shown; `None` while there is no dashboard.
-static SHOWN: Mutex<Option<Shown>> = Mutex::new(None);
+static SHOWN: Mutex<Option<DashboardShared>> = Mutex::new(None);
 
-struct Shown {
-    state: State,
+struct DashboardShared {
+    state: DashboardState,
     /// Lines for the two streams, which are written there when the dashboard ends.
-    kept: Vec<(Stream, String)>,
+    kept: Vec<(OutputStream, String)>,
 }
 
-fn shown() -> MutexGuard<'static, Option<Shown>> {
+fn shown() -> MutexGuard<'static, Option<DashboardShared>> {
     SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -73,7 +73,7 @@ impl Dashboard {
             return None;
         }
         let terminal = take_terminal().inspect_err(|_| hand_back()).ok()?;
-        *shown() = Some(Shown { state: State::new(), kept: Vec::new() });
+        *shown() = Some(DashboardShared { state: DashboardState::new(), kept: Vec::new() });
         terminal::set_sink(Some(takes_line));
         progress::set_watcher(Some(take));
         let ends = Arc::new(AtomicBool::new(false));
@@ -131,14 +131,14 @@ fn hand_back() {
 }
 
 /// The same, and the lines that would have been printed.
-fn hand_back_from(was: Shown) {
+fn hand_back_from(was: DashboardShared) {
     terminal::set_sink(None);
     progress::set_watcher(None);
     hand_back();
     for (stream, text) in was.kept {
         let _ = match stream {
-            Stream::Out => writeln!(stdout().lock(), "{text}"),
-            Stream::Err => writeln!(stderr().lock(), "{text}"),
+            OutputStream::Out => writeln!(stdout().lock(), "{text}"),
+            OutputStream::Err => writeln!(stderr().lock(), "{text}"),
         };
     }
     let _ = stdout().flush();
@@ -182,7 +182,7 @@ fn end() {
 }
 
 /// Takes a line that would have been printed; `false` where there is no dashboard.
-fn takes_line(stream: Stream, text: &str) -> bool {
+fn takes_line(stream: OutputStream, text: &str) -> bool {
     let mut shown = shown();
     let Some(shown) = shown.as_mut() else { return false };
     shown.state.line(text);

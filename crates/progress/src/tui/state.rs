@@ -9,7 +9,7 @@ use systole_nn::progress::ProgressEvent;
 const LINES: usize = 200;
 
 /// A run so far.
-pub(super) struct State {
+pub(super) struct DashboardState {
     pub(super) began: Instant,
     /// From 0.
     pub(super) epoch: usize,
@@ -33,9 +33,9 @@ pub(super) struct State {
     pub(super) is_stopping: bool,
 }
 
-impl State {
-    pub(super) fn new() -> State {
-        State {
+impl DashboardState {
+    pub(super) fn new() -> DashboardState {
+        DashboardState {
             began: Instant::now(),
             epoch: 0,
             epochs: 0,

@@ -1,13 +1,13 @@
 //! A layer as its family sees it: its weights, and the graph that grows.
 
-use crate::builder::Builder;
+use crate::builder::TfliteBuilder;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::{LayerNode, Model as Layers};
-use systole_onnx::Recurrent;
+use systole_onnx::OnnxRecurrent;
 
 /// A layer that becomes operators.
-pub(crate) struct Call<'a> {
-    pub b: &'a mut Builder,
+pub(crate) struct QuantLayerCall<'a> {
+    pub b: &'a mut TfliteBuilder,
     pub layers: &'a Layers,
     pub node: &'a LayerNode,
     /// Tensors that feed it.
@@ -17,10 +17,10 @@ pub(crate) struct Call<'a> {
     /// The layer within it that is meant.
     pub inner: Option<String>,
     /// Recurrent layers so far, as operators of steps.
-    pub loops: &'a mut Vec<Recurrent>,
+    pub loops: &'a mut Vec<OnnxRecurrent>,
 }
 
-impl Call<'_> {
+impl QuantLayerCall<'_> {
     /// The tensor that feeds it.
     pub fn input(&self) -> usize {
         self.inputs[0]

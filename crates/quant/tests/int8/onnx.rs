@@ -5,9 +5,9 @@ use super::{Net, all_int8, networks, single_layers};
 use std::path::PathBuf;
 use std::process::Command;
 use systole_ir::{DType, Literal};
-use systole_onnx::{Model as Onnx, Sizes};
+use systole_onnx::{DimSizes, OnnxModel as Onnx};
 use systole_quant::{lower, onnx};
-use systole_tflite::{Interpreter, Model, Op, Operator};
+use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteOp, TfliteOperator};
 
 /// A model, what it is given and what it says of it: one array for each input, samples side by side.
 struct Case {
@@ -25,13 +25,13 @@ fn stacked(parts: &[&Literal]) -> Literal {
     Literal::from_bytes(parts[0].ty().with_shape(dims), &bytes).unwrap()
 }
 
-fn case(name: &str, model: &Model, samples: &[Vec<Literal>]) -> Case {
+fn case(name: &str, model: &TfliteModel, samples: &[Vec<Literal>]) -> Case {
     case_of(name, model, systole_onnx::export(model).unwrap_or_else(|e| panic!("{name}: {e}")), samples)
 }
 
-fn case_of(name: &str, model: &Model, onnx: Onnx, samples: &[Vec<Literal>]) -> Case {
+fn case_of(name: &str, model: &TfliteModel, onnx: Onnx, samples: &[Vec<Literal>]) -> Case {
     assert!(onnx.graph.inputs[0].to_string().contains("[N"), "{name} takes {}", onnx.graph.inputs[0]);
-    let interpreter = Interpreter::new(model).unwrap();
+    let interpreter = TfliteInterpreter::new(model).unwrap();
     let answers: Vec<Literal> = samples.iter().map(|x| interpreter.run(x).unwrap().remove(0)).collect();
     let inputs = (0..model.inputs.len()).map(|i| stacked(&samples.iter().map(|x| &x[i]).collect::<Vec<_>>()));
     Case {
@@ -62,7 +62,7 @@ fn cases() -> Vec<Case> {
         Literal::from_bytes(x.ty().clone(), &bytes).unwrap()
     };
     for (name, model, inputs) in all_int8() {
-        if model.operators.iter().any(|o| o.op == Op::Rsqrt) {
+        if model.operators.iter().any(|o| o.op == TfliteOp::Rsqrt) {
             all.extend(alone(&name, &model, &inputs));
             continue;
         }
@@ -75,20 +75,22 @@ fn cases() -> Vec<Case> {
 
 /// Each operator of a model by itself, given what it was given there. Layer normalisation takes a root of a variance of few
 /// steps: of one step more or less there become several.
-fn alone(name: &str, model: &Model, inputs: &[Literal]) -> Vec<Case> {
+fn alone(name: &str, model: &TfliteModel, inputs: &[Literal]) -> Vec<Case> {
     let mut values = vec![None; model.tensors.len()];
-    Interpreter::new(model).and_then(|i| i.run_with(inputs, |t, x| values[t] = Some(x.clone()))).unwrap();
-    let one = |(n, o): (usize, &Operator)| {
+    TfliteInterpreter::new(model)
+        .and_then(|i| i.run_with(inputs, |t, x| values[t] = Some(x.clone())))
+        .unwrap();
+    let one = |(n, o): (usize, &TfliteOperator)| {
         let mut inputs: Vec<usize> = o.inputs.iter().flatten().copied().collect();
         inputs.retain(|&t| model.tensors[t].data.is_none());
         inputs.dedup();
         let given = inputs.iter().map(|&t| values[t].clone().unwrap()).collect();
-        let single = Model {
+        let single = TfliteModel {
             operators: vec![o.clone()],
             inputs,
             outputs: o.outputs.clone(),
             tensors: model.tensors.clone(),
-            ..Model::default()
+            ..TfliteModel::default()
         };
         case(&format!("{name}, {} {n} int8", o.op), &single, &[given])
     };
@@ -116,8 +118,9 @@ fn models_as_onnx_compute_what_they_did_here_and_in_onnx_runtime() {
         assert_eq!(read, c.onnx, "{}", c.name);
         let given =
             c.inputs.iter().enumerate().map(|(i, x)| (format!("arg{i}"), x.shape().to_vec())).collect();
-        let program =
-            read.import(&Sizes { given, ..Sizes::default() }).unwrap_or_else(|e| panic!("{}: {e}", c.name));
+        let program = read
+            .import(&DimSizes { given, ..DimSizes::default() })
+            .unwrap_or_else(|e| panic!("{}: {e}", c.name));
         let inputs: Vec<&Literal> = c.inputs.iter().collect();
         let made = systole_ir::interp::run(&program.graph, &inputs).unwrap().remove(0);
         assert_eq!(made.ty(), c.expected.ty(), "{}", c.name);

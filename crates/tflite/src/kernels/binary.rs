@@ -1,11 +1,11 @@
 //! Two operands, element by element; sizes of 1 are repeated.
 
-use super::call::{Arg, Call};
-use super::op_row::{Types, operators};
+use super::call::{KernelOperand, OperatorCall};
+use super::op_row::{OperandTypes, operators};
 use crate::fixed_point::{
     activation_range, multiply_by_quantized_multiplier, quantize_multiplier, sum_multipliers,
 };
-use crate::model::{Tensor, broken};
+use crate::model::{TfliteTensor, broken};
 use systole_base::{DType, Literal, Result};
 
 operators! {
@@ -25,8 +25,8 @@ operators! {
 }
 
 /// Whether the product of integers has a greater scale than its result: a version of its own.
-fn is_amplified(t: &Types) -> bool {
-    let scale = |t: Option<&Tensor>| t.and_then(|t| t.scale().ok()).map(|(s, _)| s);
+fn is_amplified(t: &OperandTypes) -> bool {
+    let scale = |t: Option<&TfliteTensor>| t.and_then(|t| t.scale().ok()).map(|(s, _)| s);
     match (scale(t.input(0)), scale(t.input(1)), scale(t.output())) {
         (Some(a), Some(b), Some(y)) => t.is_int8 && a * b / y >= 1.0,
         _ => false,
@@ -58,7 +58,13 @@ pub(super) fn sources(own: &[usize], dims: &[usize]) -> Vec<usize> {
     at
 }
 
-fn zip<T: Copy, U>(a: &Arg, b: &Arg, dims: &[usize], xs: (&[T], &[T]), of: impl Fn(T, T) -> U) -> Vec<U> {
+fn zip<T: Copy, U>(
+    a: &KernelOperand,
+    b: &KernelOperand,
+    dims: &[usize],
+    xs: (&[T], &[T]),
+    of: impl Fn(T, T) -> U,
+) -> Vec<U> {
     let (x, y) = xs;
     if a.dims() == b.dims() {
         return x.iter().zip(y).map(|(&x, &y)| of(x, y)).collect();
@@ -68,10 +74,10 @@ fn zip<T: Copy, U>(a: &Arg, b: &Arg, dims: &[usize], xs: (&[T], &[T]), of: impl 
 }
 
 /// A function of two bytes.
-type Pair = Box<dyn Fn(i8, i8) -> i8>;
+type Int8BinaryFn = Box<dyn Fn(i8, i8) -> i8>;
 
 /// Scales, zero points and the range of the output.
-struct Schemes {
+struct BinaryQuantization {
     a: (f32, i32),
     b: (f32, i32),
     scale: f32,
@@ -79,9 +85,9 @@ struct Schemes {
     range: (i32, i32),
 }
 
-impl Schemes {
+impl BinaryQuantization {
     /// The function that ends with the output's zero point and range.
-    fn ended(&self, of: impl Fn(i32, i32) -> i32 + 'static) -> Pair {
+    fn ended(&self, of: impl Fn(i32, i32) -> i32 + 'static) -> Int8BinaryFn {
         let (zero, (low, high), (za, zb)) = (self.zero, self.range, (self.a.1, self.b.1));
         Box::new(move |x, y| {
             of(i32::from(x) - za, i32::from(y) - zb).saturating_add(zero).max(low).min(high) as i8
@@ -91,9 +97,9 @@ impl Schemes {
 
 /// `a: T[…], b: T[…] → T[…]`: floats by one function, int8 by what another makes of the scales.
 fn binary(
-    call: &Call,
+    call: &OperatorCall,
     float: impl Fn(f32, f32) -> f32,
-    int8: impl FnOnce(&Schemes) -> Pair,
+    int8: impl FnOnce(&BinaryQuantization) -> Int8BinaryFn,
 ) -> Result<Vec<Literal>> {
     let (a, b) = (call.input(0)?, call.input(1)?);
     if (a.dtype(), b.dtype()) != (DType::I8, DType::I8) {
@@ -103,12 +109,12 @@ fn binary(
     call.check_output(&dims)?;
     let ((own_a, own_b), (scale, zero)) = ((a.tensor.scale()?, b.tensor.scale()?), call.output_scale()?);
     let range = activation_range(call.operator.activation()?, scale, zero);
-    let of = int8(&Schemes { a: own_a, b: own_b, scale, zero, range });
+    let of = int8(&BinaryQuantization { a: own_a, b: own_b, scale, zero, range });
     call.made(&zip(&a, &b, &dims, (a.elements::<i8>()?, b.elements::<i8>()?), of))
 }
 
 /// As [`binary`], of floats alone.
-fn floats(call: &Call, float: impl Fn(f32, f32) -> f32) -> Result<Vec<Literal>> {
+fn floats(call: &OperatorCall, float: impl Fn(f32, f32) -> f32) -> Result<Vec<Literal>> {
     let (a, b) = (call.input(0)?, call.input(1)?);
     let dims = common_shape(a.dims(), b.dims())?;
     call.check_output(&dims)?;
@@ -128,17 +134,17 @@ fn scaled(x: i32, bits: u32, (m, shift): (i32, i32)) -> i32 {
     multiply_by_quantized_multiplier(x * (1 << bits), m, shift)
 }
 
-fn sum(s: &Schemes, sign: i32) -> Pair {
+fn sum(s: &BinaryQuantization, sign: i32) -> Int8BinaryFn {
     let [ma, mb, m] = sum_multipliers(s.a.0, s.b.0, s.scale);
     s.ended(move |x, y| scaled(scaled(x, 20, ma).wrapping_add(scaled(y, 20, mb).wrapping_mul(sign)), 0, m))
 }
 
-fn product(s: &Schemes) -> Pair {
+fn product(s: &BinaryQuantization) -> Int8BinaryFn {
     let m = quantize_multiplier(f64::from(s.a.0 * s.b.0 / s.scale));
     s.ended(move |x, y| scaled(x * y, 0, m))
 }
 
-fn squared_difference(s: &Schemes) -> Pair {
+fn squared_difference(s: &BinaryQuantization) -> Int8BinaryFn {
     let twice = 2.0 * f64::from(s.a.0.max(s.b.0));
     let [ma, mb] = [s.a.0, s.b.0].map(|own| quantize_multiplier(f64::from(own) / twice));
     let m = quantize_multiplier(twice * twice / ((1 << 14) as f64 * f64::from(s.scale)));
@@ -149,7 +155,7 @@ fn squared_difference(s: &Schemes) -> Pair {
 }
 
 /// The second operand is the slope below 0.
-fn prelu(s: &Schemes) -> Pair {
+fn prelu(s: &BinaryQuantization) -> Int8BinaryFn {
     let one = quantize_multiplier(f64::from(s.a.0 / s.scale));
     let two = quantize_multiplier(f64::from(s.a.0 * s.b.0 / s.scale));
     s.ended(move |x, slope| if x >= 0 { scaled(x, 0, one) } else { scaled(x * slope, 0, two) })

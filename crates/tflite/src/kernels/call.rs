@@ -1,25 +1,25 @@
 //! An operator with what it reads, as kernels see it: every access checked.
 
-use crate::model::{Model, Operator, Tensor, axis_of, broken};
-use crate::op::Field;
+use crate::model::{TfliteModel, TfliteOperator, TfliteTensor, axis_of, broken};
+use crate::op::OptionField;
 use systole_base::{DType, Element, Error, ErrorKind, Literal, Result};
 
 /// An operator with what it reads.
-pub(crate) struct Call<'a> {
-    pub model: &'a Model,
-    pub operator: &'a Operator,
+pub(crate) struct OperatorCall<'a> {
+    pub model: &'a TfliteModel,
+    pub operator: &'a TfliteOperator,
     /// What tensors hold by now.
     pub values: &'a [Option<Literal>],
 }
 
 /// An operand.
 #[derive(Clone, Copy)]
-pub(crate) struct Arg<'a> {
-    pub tensor: &'a Tensor,
+pub(crate) struct KernelOperand<'a> {
+    pub tensor: &'a TfliteTensor,
     pub value: &'a Literal,
 }
 
-impl<'a> Arg<'a> {
+impl<'a> KernelOperand<'a> {
     pub fn dims(&self) -> &'a [usize] {
         self.tensor.dims()
     }
@@ -51,19 +51,19 @@ impl<'a> Arg<'a> {
     }
 }
 
-impl<'a> Call<'a> {
-    pub fn optional(&self, n: usize) -> Result<Option<Arg<'a>>> {
+impl<'a> OperatorCall<'a> {
+    pub fn optional(&self, n: usize) -> Result<Option<KernelOperand<'a>>> {
         let Some(i) = self.operator.inputs.get(n).copied().flatten() else { return Ok(None) };
         let value = self.values.get(i).and_then(Option::as_ref);
         let value = value.ok_or_else(|| broken(format!("tensor {i} has no value")))?;
-        Ok(Some(Arg { tensor: self.model.tensor(i)?, value }))
+        Ok(Some(KernelOperand { tensor: self.model.tensor(i)?, value }))
     }
 
-    pub fn input(&self, n: usize) -> Result<Arg<'a>> {
+    pub fn input(&self, n: usize) -> Result<KernelOperand<'a>> {
         self.optional(n)?.ok_or_else(|| broken(format!("its input {n} is left out")))
     }
 
-    pub fn output(&self) -> Result<&'a Tensor> {
+    pub fn output(&self) -> Result<&'a TfliteTensor> {
         let i = self.operator.outputs.first().copied();
         self.model.tensor(i.ok_or_else(|| broken("it has no output".into()))?)
     }
@@ -108,7 +108,7 @@ impl<'a> Call<'a> {
     }
 
     /// An option of at least 1.
-    pub fn at_least_1(&self, field: Field) -> Result<usize> {
+    pub fn at_least_1(&self, field: OptionField) -> Result<usize> {
         let count = self.operator.count(field);
         count.ok_or_else(|| broken(format!("its {field:?} is {}", self.operator.int(field))))
     }

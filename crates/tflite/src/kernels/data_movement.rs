@@ -1,10 +1,10 @@
 //! Elements that move whole: no arithmetic, any element type.
 
 use super::binary::sources;
-use super::call::{Arg, Call};
+use super::call::{KernelOperand, OperatorCall};
 use super::op_row::operators;
 use crate::model::broken;
-use crate::op::Field;
+use crate::op::OptionField;
 use systole_base::{DType, Literal, Result};
 
 operators! {
@@ -19,12 +19,12 @@ operators! {
 }
 
 /// The output, each element from a place of the operand.
-pub(super) fn picked(call: &Call, x: &Arg, places: &[usize]) -> Result<Vec<Literal>> {
+pub(super) fn picked(call: &OperatorCall, x: &KernelOperand, places: &[usize]) -> Result<Vec<Literal>> {
     Ok(vec![taken(x, &call.output()?.ty.shape, places)?])
 }
 
 /// `places.len()` elements of an operand in another shape.
-pub(super) fn taken(x: &Arg, shape: &[usize], places: &[usize]) -> Result<Literal> {
+pub(super) fn taken(x: &KernelOperand, shape: &[usize], places: &[usize]) -> Result<Literal> {
     let size = x.dtype().size();
     let from = x.value.bytes();
     let mut bytes = Vec::with_capacity(places.len() * size);
@@ -36,12 +36,12 @@ pub(super) fn taken(x: &Arg, shape: &[usize], places: &[usize]) -> Result<Litera
 }
 
 /// RESHAPE, SQUEEZE, EXPAND_DIMS: the file's own shape says all.
-fn reshape(call: &Call) -> Result<Vec<Literal>> {
+fn reshape(call: &OperatorCall) -> Result<Vec<Literal>> {
     Ok(vec![call.input(0)?.value.reshape(&call.output()?.ty.shape)?])
 }
 
 /// `x: T[…]`, paddings `[rank, 2]`: what is added is the output's zero.
-fn pad(call: &Call) -> Result<Vec<Literal>> {
+fn pad(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, paddings) = (call.input(0)?, call.input(1)?.indices()?);
     let rank = x.dims().len();
     if paddings.len() != 2 * rank || paddings.iter().any(|p| !(0..1 << 30).contains(p)) {
@@ -71,10 +71,10 @@ fn pad(call: &Call) -> Result<Vec<Literal>> {
 }
 
 /// Operands one after the other along an axis.
-fn concatenation(call: &Call) -> Result<Vec<Literal>> {
+fn concatenation(call: &OperatorCall) -> Result<Vec<Literal>> {
     let parts = (0..call.operator.inputs.len()).map(|n| call.input(n)).collect::<Result<Vec<_>>>()?;
     let first = parts.first().ok_or_else(|| broken("it has no operands".into()))?;
-    let axis = call.axis(call.operator.int(Field::Axis), first.dims().len())?;
+    let axis = call.axis(call.operator.int(OptionField::Axis), first.dims().len())?;
     let mut dims = first.dims().to_vec();
     dims[axis] = 0;
     for p in &parts {
@@ -107,7 +107,7 @@ fn concatenation(call: &Call) -> Result<Vec<Literal>> {
 }
 
 /// Dimensions in another order.
-fn transpose(call: &Call) -> Result<Vec<Literal>> {
+fn transpose(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let rank = x.dims().len();
     let order = call.input(1)?.indices()?;
@@ -129,7 +129,7 @@ fn transpose(call: &Call) -> Result<Vec<Literal>> {
 }
 
 /// `x: T[…]` repeated to a shape.
-fn broadcast_to(call: &Call) -> Result<Vec<Literal>> {
+fn broadcast_to(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, dims) = (call.input(0)?, call.output()?.dims());
     if super::binary::common_shape(x.dims(), dims)? != dims {
         return Err(broken(format!("{} does not become {dims:?}", x.tensor.ty)));

@@ -1,26 +1,26 @@
 //! What a row of the table of operators says: number, options, versions, scales and kernel.
 
-use super::call::Call;
-use crate::model::{Model, Operator, Tensor};
-use crate::op::{Field, Op, Scales};
+use super::call::OperatorCall;
+use crate::model::{TfliteModel, TfliteOperator, TfliteTensor};
+use crate::op::{OptionField, ScaleRule, TfliteOp};
 use systole_base::{DType, Literal, Result};
 
 /// Computes the outputs of an operator; checks operands, options and the output's shape.
-pub(crate) type Kernel = fn(&Call) -> Result<Vec<Literal>>;
+pub(crate) type TfliteKernel = fn(&OperatorCall) -> Result<Vec<Literal>>;
 
 /// A row of the table.
-pub(crate) struct OpRow {
-    pub op: Op,
+pub(crate) struct TfliteOpRow {
+    pub op: TfliteOp,
     /// The union's number of its options; 0: it has none.
     pub union: u8,
     /// Its options: slot in the table, and which.
-    pub fields: &'static [(u16, Field)],
+    pub fields: &'static [(u16, OptionField)],
     /// Versions for floats and for int8.
     pub versions: (i32, i32),
     /// The version of an operator whose options or operands raise it.
-    pub version: fn(&Types) -> i32,
-    pub scales: Scales,
-    pub kernel: Kernel,
+    pub version: fn(&OperandTypes) -> i32,
+    pub scales: ScaleRule,
+    pub kernel: TfliteKernel,
 }
 
 /// Rows of the table and the constants `Op::Name`:
@@ -31,20 +31,20 @@ macro_rules! operators {
     ($($op:ident $name:literal $code:literal; options $union:literal [$($slot:literal $field:ident),*];
        versions $float:literal $int8:literal $(or $version:expr)?; $scales:expr; $kernel:expr)*) => {
         #[allow(non_upper_case_globals)]
-        impl $crate::op::Op {
+        impl $crate::op::TfliteOp {
             $(#[doc = concat!("`", $name, "`.")]
-            pub const $op: $crate::op::Op = $crate::op::Op::of_row($code, $name);)*
+            pub const $op: $crate::op::TfliteOp = $crate::op::TfliteOp::of_row($code, $name);)*
         }
 
-        pub(super) const OPERATORS: &[$crate::kernels::op_row::OpRow] = {
+        pub(super) const OPERATORS: &[$crate::kernels::op_row::TfliteOpRow] = {
             #[allow(unused_imports)]
-            use $crate::op::{Op, Scales::{Fixed, Free, Same, Weights, None as NoInt8}};
+            use $crate::op::{TfliteOp, ScaleRule::{Fixed, Free, Same, Weights, None as NoInt8}};
             #[allow(unused_imports)]
-            use $crate::kernels::op_row::OpRow;
-            &[$(OpRow {
-                op: Op::$op,
+            use $crate::kernels::op_row::TfliteOpRow;
+            &[$(TfliteOpRow {
+                op: TfliteOp::$op,
                 union: $union,
-                fields: &[$(($slot, $crate::op::Field::$field)),*],
+                fields: &[$(($slot, $crate::op::OptionField::$field)),*],
                 versions: ($float, $int8),
                 version: operators!(@version $($version)?),
                 scales: $scales,
@@ -56,29 +56,33 @@ macro_rules! operators {
 pub(super) use operators;
 
 /// The types of an operator's tensors, from which its version follows.
-pub(crate) struct Types<'a> {
-    model: &'a Model,
-    pub operator: &'a Operator,
+pub(crate) struct OperandTypes<'a> {
+    model: &'a TfliteModel,
+    pub operator: &'a TfliteOperator,
     /// Whether it computes with int8.
     pub is_int8: bool,
     /// The version for that, where nothing raises it.
     pub base: i32,
 }
 
-impl<'a> Types<'a> {
-    pub fn new(model: &'a Model, operator: &'a Operator, (float, int8): (i32, i32)) -> Types<'a> {
-        let mut types = Types { model, operator, is_int8: false, base: float };
+impl<'a> OperandTypes<'a> {
+    pub fn new(
+        model: &'a TfliteModel,
+        operator: &'a TfliteOperator,
+        (float, int8): (i32, i32),
+    ) -> OperandTypes<'a> {
+        let mut types = OperandTypes { model, operator, is_int8: false, base: float };
         if is_int8(types.input(0)) || is_int8(types.output()) {
             (types.is_int8, types.base) = (true, int8);
         }
         types
     }
 
-    pub fn input(&self, n: usize) -> Option<&'a Tensor> {
+    pub fn input(&self, n: usize) -> Option<&'a TfliteTensor> {
         self.model.tensors.get(self.operator.inputs.get(n).copied().flatten()?)
     }
 
-    pub fn output(&self) -> Option<&'a Tensor> {
+    pub fn output(&self) -> Option<&'a TfliteTensor> {
         self.model.tensors.get(*self.operator.outputs.first()?)
     }
 
@@ -93,6 +97,6 @@ impl<'a> Types<'a> {
     }
 }
 
-fn is_int8(t: Option<&Tensor>) -> bool {
+fn is_int8(t: Option<&TfliteTensor>) -> bool {
     t.is_some_and(|t| matches!(t.ty.dtype, DType::I8 | DType::U8))
 }

@@ -1,9 +1,9 @@
 //! Between integers and the numbers that they stand for.
 
-use super::call::{Arg, Call};
+use super::call::{KernelOperand, OperatorCall};
 use super::op_row::operators;
 use crate::fixed_point::{multiply_by_quantized_multiplier, quantize_multiplier};
-use crate::model::{Tensor, broken};
+use crate::model::{TfliteTensor, broken};
 use systole_base::{DType, Literal, Result, f16};
 
 operators! {
@@ -12,12 +12,12 @@ operators! {
     Quantize "QUANTIZE" 114; options 89 []; versions 1 1; NoInt8; quantize
 }
 
-fn is_per_channel(t: &Tensor) -> bool {
+fn is_per_channel(t: &TfliteTensor) -> bool {
     t.quantization.as_ref().is_some_and(|q| q.scale.len() > 1)
 }
 
 /// `x: f32[…] or int[…] → int[…]`: floats rounded, integers under another scale.
-fn quantize(call: &Call) -> Result<Vec<Literal>> {
+fn quantize(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, output) = (call.input(0)?, call.output()?);
     call.check_output(x.dims())?;
     let (scale, zero_point) = output.scale()?;
@@ -45,7 +45,7 @@ fn quantize(call: &Call) -> Result<Vec<Literal>> {
 }
 
 /// Elements of one byte, whatever their sign.
-fn bytes_of(x: &Arg) -> Result<Vec<i32>> {
+fn bytes_of(x: &KernelOperand) -> Result<Vec<i32>> {
     match x.dtype() {
         DType::U8 => Ok(x.elements::<u8>()?.iter().map(|&q| q.into()).collect()),
         _ => Ok(x.elements::<i8>()?.iter().map(|&q| q.into()).collect()),
@@ -53,7 +53,7 @@ fn bytes_of(x: &Arg) -> Result<Vec<i32>> {
 }
 
 /// `x: int[…] or f16[…] → f32[…]`.
-fn dequantize(call: &Call) -> Result<Vec<Literal>> {
+fn dequantize(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
     if x.dtype() == DType::F16 {
@@ -95,7 +95,7 @@ fn rounded_with_zero(x: &[f32]) -> Vec<f32> {
 }
 
 /// The numbers that integers stand for: scale · (q − zero point), in doubles.
-pub(super) fn dequantized(x: &Arg, channels: usize) -> Result<Vec<f32>> {
+pub(super) fn dequantized(x: &KernelOperand, channels: usize) -> Result<Vec<f32>> {
     let q = x.tensor.quantization.as_ref().filter(|q| q.scale.len() == 1 || q.scale.len() == channels);
     let q = q.ok_or_else(|| broken(format!("tensor {} has no scales that fit", x.tensor.name)))?;
     let inner: usize = x.dims().iter().skip(q.dimension + 1).product();

@@ -1,12 +1,12 @@
 //! Over the last dimension: SOFTMAX, L2_NORMALIZATION.
 
-use super::call::Call;
+use super::call::OperatorCall;
 use super::op_row::operators;
 use crate::fixed_point::{
     divide_by_power, exp_on_negative_values, high_mul, quantize_multiplier, reciprocal,
 };
 use crate::model::broken;
-use crate::op::Field;
+use crate::op::OptionField;
 use systole_base::{DType, Literal, Result};
 
 operators! {
@@ -15,12 +15,12 @@ operators! {
 }
 
 /// `x: T[…, N] → T[…, N]`: eᵝˣ / Σ eᵝˣ.
-fn softmax(call: &Call) -> Result<Vec<Literal>> {
+fn softmax(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
     let n =
         x.dims().last().copied().filter(|&n| n > 0).ok_or_else(|| broken("it has nothing to sum".into()))?;
-    let beta = call.operator.number(Field::Beta);
+    let beta = call.operator.number(OptionField::Beta);
     match x.dtype() {
         DType::F32 => {
             let beta = beta as f32;
@@ -125,7 +125,7 @@ fn falling(of: impl Fn(usize) -> i8) -> [i8; 256] {
 }
 
 /// `x: f32[…, N] → f32[…, N]`: rows of length 1.
-fn l2_normalization(call: &Call) -> Result<Vec<Literal>> {
+fn l2_normalization(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
     let n =

@@ -1,13 +1,13 @@
 //! Windows that slide over pictures: sizes, borders, and which of a window's places lie inside.
 
-use super::call::Call;
+use super::call::OperatorCall;
 use crate::model::broken;
-use crate::op::Field;
+use crate::op::OptionField;
 use systole_base::Result;
 
 /// How windows move along one dimension.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Slide {
+pub struct WindowStride {
     /// Pixels.
     pub size: usize,
     /// Places of a window.
@@ -22,12 +22,18 @@ pub struct Slide {
     pub positions: usize,
 }
 
-impl Slide {
+impl WindowStride {
     /// As the runtime computes it; `same`: as many positions as the strides leave, else whole windows only.
     ///
     /// # Errors
     /// When no window fits. Sizes and distances are at least 1.
-    pub fn new(size: usize, window: usize, stride: usize, dilation: usize, same: bool) -> Result<Slide> {
+    pub fn new(
+        size: usize,
+        window: usize,
+        stride: usize,
+        dilation: usize,
+        same: bool,
+    ) -> Result<WindowStride> {
         let effective = (window.saturating_sub(1)).saturating_mul(dilation).saturating_add(1);
         let positions = match same {
             true => size.div_ceil(stride),
@@ -38,7 +44,7 @@ impl Slide {
         }
         let needed = ((positions - 1) * stride).saturating_add(effective);
         let before = if same { needed.saturating_sub(size) / 2 } else { 0 };
-        Ok(Slide { size, window, stride, dilation, before, positions })
+        Ok(WindowStride { size, window, stride, dilation, before, positions })
     }
 
     /// Where the window's place `k` lies at position `at`; `None`: outside.
@@ -51,20 +57,31 @@ impl Slide {
 
 /// Rows and columns.
 pub(super) fn slides(
-    call: &Call,
+    call: &OperatorCall,
     [h, w]: [usize; 2],
     window: [usize; 2],
     dilated: bool,
-) -> Result<[Slide; 2]> {
+) -> Result<[WindowStride; 2]> {
     let same = is_same(call)?;
     let dilation = |field| if dilated { call.at_least_1(field) } else { Ok(1) };
-    let rows = Slide::new(h, window[0], call.at_least_1(Field::StrideH)?, dilation(Field::DilationH)?, same)?;
-    let columns =
-        Slide::new(w, window[1], call.at_least_1(Field::StrideW)?, dilation(Field::DilationW)?, same)?;
+    let rows = WindowStride::new(
+        h,
+        window[0],
+        call.at_least_1(OptionField::StrideH)?,
+        dilation(OptionField::DilationH)?,
+        same,
+    )?;
+    let columns = WindowStride::new(
+        w,
+        window[1],
+        call.at_least_1(OptionField::StrideW)?,
+        dilation(OptionField::DilationW)?,
+        same,
+    )?;
     Ok([rows, columns])
 }
 
-pub(super) fn is_same(call: &Call) -> Result<bool> {
-    let padding = call.operator.int(Field::Padding);
+pub(super) fn is_same(call: &OperatorCall) -> Result<bool> {
+    let padding = call.operator.int(OptionField::Padding);
     call.operator.is_same().ok_or_else(|| broken(format!("its padding is {padding}")))
 }

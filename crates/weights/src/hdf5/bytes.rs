@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use systole_ir::{Error, ErrorKind, Result};
 
-pub(crate) struct Bytes<'a> {
+pub(crate) struct Hdf5Bytes<'a> {
     bytes: &'a [u8],
     /// Structures that may still be looked at: a file that refers in circles ends here.
     fuel: Cell<usize>,
@@ -20,9 +20,9 @@ pub(crate) fn unoffered(what: &str) -> Error {
         .hint("save it with h5py's or Keras's defaults, without libver=\"latest\"")
 }
 
-impl<'a> Bytes<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Bytes<'a> {
-        Bytes { bytes, fuel: Cell::new(bytes.len() / 4 + 64) }
+impl<'a> Hdf5Bytes<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Hdf5Bytes<'a> {
+        Hdf5Bytes { bytes, fuel: Cell::new(bytes.len() / 4 + 64) }
     }
 
     /// Counts one structure.

@@ -1,8 +1,8 @@
 //! Arrays and texts: types, shapes, how their bytes lie, filters.
 
-use super::bytes::{Bytes, little, text_of, unoffered, wrong};
-use super::header::{Header, kind};
-use crate::arrays::{self, Budget};
+use super::bytes::{Hdf5Bytes, little, text_of, unoffered, wrong};
+use super::header::{ObjectHeader, kind};
+use crate::arrays::{self, UnpackLimit};
 use flate2::read::ZlibDecoder;
 use std::io::Read;
 use systole_ir::{DType, Literal, Result};
@@ -11,7 +11,7 @@ const LEVELS: u64 = 32;
 
 /// What elements are.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum Hdf5Class {
     Number(DType),
     /// Texts of a fixed length.
     Text,
@@ -20,13 +20,13 @@ enum Kind {
     Other,
 }
 
-struct Type {
-    kind: Kind,
+struct Hdf5Type {
+    kind: Hdf5Class,
     size: usize,
     big: bool,
 }
 
-fn datatype(file: &Bytes<'_>, at: usize) -> Result<Type> {
+fn datatype(file: &Hdf5Bytes<'_>, at: usize) -> Result<Hdf5Type> {
     let (class, bits, size) = (file.number(at, 1)? & 15, file.number(at + 1, 3)?, file.size(at + 4, 4)?);
     let number = match (class, size, bits & 8 != 0) {
         (0, 1, true) => Some(DType::I8),
@@ -45,16 +45,16 @@ fn datatype(file: &Bytes<'_>, at: usize) -> Result<Type> {
         _ => None,
     };
     let kind = match (number, class) {
-        (Some(dtype), _) => Kind::Number(dtype),
-        (None, 3) => Kind::Text,
-        (None, 9) if bits & 15 == 1 => Kind::VariableText,
-        _ => Kind::Other,
+        (Some(dtype), _) => Hdf5Class::Number(dtype),
+        (None, 3) => Hdf5Class::Text,
+        (None, 9) if bits & 15 == 1 => Hdf5Class::VariableText,
+        _ => Hdf5Class::Other,
     };
-    Ok(Type { kind, size, big: class < 2 && bits & 1 == 1 })
+    Ok(Hdf5Type { kind, size, big: class < 2 && bits & 1 == 1 })
 }
 
 /// Sizes; a scalar has none. `None` for a space without elements.
-fn dataspace(file: &Bytes<'_>, at: usize) -> Result<Option<Vec<usize>>> {
+fn dataspace(file: &Hdf5Bytes<'_>, at: usize) -> Result<Option<Vec<usize>>> {
     let (version, rank) = (file.number(at, 1)?, file.size(at + 1, 1)?);
     let (start, kind) = match version {
         1 => (at + 8, 1),
@@ -71,27 +71,31 @@ fn dataspace(file: &Bytes<'_>, at: usize) -> Result<Option<Vec<usize>>> {
 }
 
 /// The array of a data set; `None` where its elements are no numbers.
-pub(crate) fn array(file: &Bytes<'_>, header: &Header, budget: &mut Budget) -> Result<Option<Literal>> {
+pub(crate) fn array(
+    file: &Hdf5Bytes<'_>,
+    header: &ObjectHeader,
+    budget: &mut UnpackLimit,
+) -> Result<Option<Literal>> {
     let need = |kind, what: &str| header.find(kind).ok_or_else(|| wrong(&format!("an array has no {what}")));
     let ty = datatype(file, need(kind::DATATYPE, "type")?.0)?;
     let dims = dataspace(file, need(kind::DATASPACE, "shape")?.0)?;
-    let (Kind::Number(dtype), Some(dims)) = (ty.kind, dims) else { return Ok(None) };
+    let (Hdf5Class::Number(dtype), Some(dims)) = (ty.kind, dims) else { return Ok(None) };
     let total = arrays::bytes_of(dtype, &dims)?;
     let (at, _) = need(kind::LAYOUT, "place")?;
     budget.take(total)?;
     let mut bytes = match layout(file, at, dims.len())? {
-        Layout::Inside(at, length) => {
+        Hdf5Layout::Inside(at, length) => {
             let bytes = file.part(at, length)?;
             bytes.get(..total).ok_or_else(|| wrong("an array is shorter than its shape"))?.to_vec()
         }
-        Layout::Nowhere => vec![0; total],
-        Layout::Chunks { tree, sizes } => {
+        Hdf5Layout::Nowhere => vec![0; total],
+        Hdf5Layout::Chunks { tree, sizes } => {
             let filters = match header.find(kind::FILTERS) {
                 Some((at, _)) => filters(file, at)?,
                 None => Vec::new(),
             };
             let mut out =
-                Chunks { file, dims: &dims, size: ty.size, sizes: &sizes, filters, out: vec![0; total] };
+                Hdf5Chunks { file, dims: &dims, size: ty.size, sizes: &sizes, filters, out: vec![0; total] };
             if let Some(tree) = tree.filter(|_| total > 0) {
                 out.nodes(tree, LEVELS, budget)?;
             }
@@ -104,7 +108,7 @@ pub(crate) fn array(file: &Bytes<'_>, header: &Header, budget: &mut Budget) -> R
     arrays::literal(dtype, &dims, &bytes).map(Some)
 }
 
-enum Layout {
+enum Hdf5Layout {
     Inside(usize, usize),
     /// Nothing was ever written.
     Nowhere,
@@ -114,17 +118,17 @@ enum Layout {
     },
 }
 
-fn layout(file: &Bytes<'_>, at: usize, rank: usize) -> Result<Layout> {
+fn layout(file: &Hdf5Bytes<'_>, at: usize, rank: usize) -> Result<Hdf5Layout> {
     let place = |at: usize| -> Result<Option<usize>> {
         if file.number(at, 8)? == u64::MAX { Ok(None) } else { file.address(at).map(Some) }
     };
     let sizes = |at: usize| (0..rank).map(|i| file.size(at + i * 4, 4)).collect::<Result<Vec<_>>>();
     let version = file.number(at, 1)?;
     match (version, file.number(at + 1, 1)?) {
-        (3 | 4, 0) => Ok(Layout::Inside(at + 4, file.size(at + 2, 2)?)),
+        (3 | 4, 0) => Ok(Hdf5Layout::Inside(at + 4, file.size(at + 2, 2)?)),
         (3 | 4, 1) => Ok(match place(at + 2)? {
-            Some(to) => Layout::Inside(to, file.size(at + 10, 8)?),
-            None => Layout::Nowhere,
+            Some(to) => Hdf5Layout::Inside(to, file.size(at + 10, 8)?),
+            None => Hdf5Layout::Nowhere,
         }),
         (3, 2) => {
             if file.size(at + 2, 1)? != rank + 1 {
@@ -134,7 +138,7 @@ fn layout(file: &Bytes<'_>, at: usize, rank: usize) -> Result<Layout> {
             if sizes.contains(&0) {
                 return Err(wrong("a chunk holds nothing"));
             }
-            Ok(Layout::Chunks { tree: place(at + 3)?, sizes })
+            Ok(Hdf5Layout::Chunks { tree: place(at + 3)?, sizes })
         }
         (1 | 2, _) => old_layout(file, at, rank, place),
         (4, 2) => Err(unoffered("chunks as libver=\"latest\" writes them")),
@@ -143,11 +147,11 @@ fn layout(file: &Bytes<'_>, at: usize, rank: usize) -> Result<Layout> {
 }
 
 fn old_layout(
-    file: &Bytes<'_>,
+    file: &Hdf5Bytes<'_>,
     at: usize,
     rank: usize,
     place: impl Fn(usize) -> Result<Option<usize>>,
-) -> Result<Layout> {
+) -> Result<Hdf5Layout> {
     let (n, class) = (file.size(at + 1, 1)?, file.number(at + 2, 1)?);
     let numbers = |at: usize, n: usize| (0..n).map(|i| file.size(at + i * 4, 4)).collect::<Result<Vec<_>>>();
     match class {
@@ -155,23 +159,23 @@ fn old_layout(
             Some(to) => {
                 let bytes = numbers(at + 16, n)?.iter().try_fold(1usize, |all, d| all.checked_mul(*d));
                 // The last number is the size of an element.
-                Layout::Inside(to, bytes.ok_or_else(|| wrong("an array is absurdly large"))?)
+                Hdf5Layout::Inside(to, bytes.ok_or_else(|| wrong("an array is absurdly large"))?)
             }
-            None => Layout::Nowhere,
+            None => Hdf5Layout::Nowhere,
         }),
         2 if n == rank + 1 => {
             let sizes = numbers(at + 16, rank)?;
             if sizes.contains(&0) {
                 return Err(wrong("a chunk holds nothing"));
             }
-            Ok(Layout::Chunks { tree: place(at + 8)?, sizes })
+            Ok(Hdf5Layout::Chunks { tree: place(at + 8)?, sizes })
         }
         _ => Err(unoffered("an array that lies in no known way")),
     }
 }
 
 /// Numbers of the filters, in the order in which they were applied.
-fn filters(file: &Bytes<'_>, at: usize) -> Result<Vec<u64>> {
+fn filters(file: &Hdf5Bytes<'_>, at: usize) -> Result<Vec<u64>> {
     let (version, n) = (file.number(at, 1)?, file.size(at + 1, 1)?);
     let mut next = at + if version == 1 { 8 } else { 2 };
     let mut found = Vec::new();
@@ -191,8 +195,8 @@ fn filters(file: &Bytes<'_>, at: usize) -> Result<Vec<u64>> {
     Ok(found)
 }
 
-struct Chunks<'a> {
-    file: &'a Bytes<'a>,
+struct Hdf5Chunks<'a> {
+    file: &'a Hdf5Bytes<'a>,
     dims: &'a [usize],
     size: usize,
     sizes: &'a [usize],
@@ -200,8 +204,8 @@ struct Chunks<'a> {
     out: Vec<u8>,
 }
 
-impl Chunks<'_> {
-    fn nodes(&mut self, at: usize, levels: u64, budget: &mut Budget) -> Result<()> {
+impl Hdf5Chunks<'_> {
+    fn nodes(&mut self, at: usize, levels: u64, budget: &mut UnpackLimit) -> Result<()> {
         let file = self.file;
         file.visit()?;
         file.signature(at, b"TREE")?;
@@ -223,7 +227,7 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    fn chunk(&mut self, key: usize, at: usize, budget: &mut Budget) -> Result<()> {
+    fn chunk(&mut self, key: usize, at: usize, budget: &mut UnpackLimit) -> Result<()> {
         let packed = self.file.part(at, self.file.size(key, 4)?)?;
         let skipped = self.file.number(key + 4, 4)?;
         let offsets =
@@ -300,10 +304,10 @@ fn unshuffled(data: &[u8], size: usize) -> Vec<u8> {
 
 /// Name and texts of an attribute; `None` of one that holds no text.
 pub(crate) fn attribute(
-    file: &Bytes<'_>,
+    file: &Hdf5Bytes<'_>,
     at: usize,
     length: usize,
-    budget: &mut Budget,
+    budget: &mut UnpackLimit,
 ) -> Result<Option<(String, Vec<String>)>> {
     let version = file.number(at, 1)?;
     if !(1..=3).contains(&version) {
@@ -323,11 +327,11 @@ pub(crate) fn attribute(
     let (Some(count), Some(_)) = (count, bytes) else {
         return Err(wrong(&format!("attribute {title} leaves its message")));
     };
-    let text = |i: usize, budget: &mut Budget| -> Result<String> {
+    let text = |i: usize, budget: &mut UnpackLimit| -> Result<String> {
         file.visit()?;
         let at = data + i * ty.size;
         match ty.kind {
-            Kind::Text => {
+            Hdf5Class::Text => {
                 budget.take(ty.size)?;
                 Ok(text_of(file.part(at, ty.size)?))
             }
@@ -335,7 +339,7 @@ pub(crate) fn attribute(
         }
     };
     match ty.kind {
-        Kind::Text | Kind::VariableText if ty.size > 0 => {
+        Hdf5Class::Text | Hdf5Class::VariableText if ty.size > 0 => {
             let values = (0..count).map(|i| text(i, budget)).collect::<Result<Vec<_>>>()?;
             Ok(Some((title, values)))
         }
@@ -344,7 +348,7 @@ pub(crate) fn attribute(
 }
 
 /// A text in a collection of such: length, address of the collection, number in it.
-fn elsewhere(file: &Bytes<'_>, at: usize, budget: &mut Budget) -> Result<String> {
+fn elsewhere(file: &Hdf5Bytes<'_>, at: usize, budget: &mut UnpackLimit) -> Result<String> {
     let (length, index) = (file.size(at, 4)?, file.number(at + 12, 4)?);
     if length == 0 {
         return Ok(String::new());

@@ -1,14 +1,14 @@
 //! What a group holds: symbol tables of old groups, link messages of new ones.
 
-use super::bytes::{Bytes, text_of, unoffered, wrong};
-use super::header::{Header, kind};
+use super::bytes::{Hdf5Bytes, text_of, unoffered, wrong};
+use super::header::{ObjectHeader, kind};
 use systole_ir::Result;
 
 /// Levels of a tree, at most.
 const LEVELS: u64 = 32;
 
 /// Names and addresses of what lies in a group, in the file's order. Links to other files are left out.
-pub(crate) fn links(file: &Bytes<'_>, header: &Header) -> Result<Vec<(String, usize)>> {
+pub(crate) fn links(file: &Hdf5Bytes<'_>, header: &ObjectHeader) -> Result<Vec<(String, usize)>> {
     let mut found = Vec::new();
     if let Some((at, _)) = header.find(kind::SYMBOLS) {
         let (tree, heap) = (file.address(at)?, file.address(at + 8)?);
@@ -29,7 +29,12 @@ pub(crate) fn links(file: &Bytes<'_>, header: &Header) -> Result<Vec<(String, us
 }
 
 /// The leaves of a tree of groups.
-fn nodes(file: &Bytes<'_>, at: usize, levels: u64, leaf: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
+fn nodes(
+    file: &Hdf5Bytes<'_>,
+    at: usize,
+    levels: u64,
+    leaf: &mut dyn FnMut(usize) -> Result<()>,
+) -> Result<()> {
     file.visit()?;
     file.signature(at, b"TREE")?;
     let (kind, level, entries) = (file.number(at + 4, 1)?, file.number(at + 5, 1)?, file.size(at + 6, 2)?);
@@ -43,7 +48,7 @@ fn nodes(file: &Bytes<'_>, at: usize, levels: u64, leaf: &mut dyn FnMut(usize) -
     Ok(())
 }
 
-fn symbols(file: &Bytes<'_>, at: usize, names: usize, found: &mut Vec<(String, usize)>) -> Result<()> {
+fn symbols(file: &Hdf5Bytes<'_>, at: usize, names: usize, found: &mut Vec<(String, usize)>) -> Result<()> {
     file.visit()?;
     file.signature(at, b"SNOD")?;
     for i in 0..file.size(at + 6, 2)? {
@@ -59,7 +64,7 @@ fn symbols(file: &Bytes<'_>, at: usize, names: usize, found: &mut Vec<(String, u
     Ok(())
 }
 
-fn link(file: &Bytes<'_>, at: usize, length: usize) -> Result<Option<(String, usize)>> {
+fn link(file: &Hdf5Bytes<'_>, at: usize, length: usize) -> Result<Option<(String, usize)>> {
     file.visit()?;
     let flags = file.number(at + 1, 1)?;
     let mut next = at + 2;

@@ -1,6 +1,6 @@
 //! Object headers: the messages that say what an object is.
 
-use super::bytes::{Bytes, unoffered, wrong};
+use super::bytes::{Hdf5Bytes, unoffered, wrong};
 use std::collections::HashMap;
 use systole_ir::Result;
 
@@ -22,11 +22,11 @@ pub(crate) mod kind {
 const SHARED: u64 = 2;
 
 /// Where the messages of an object lie, by kind.
-pub(crate) struct Header {
+pub(crate) struct ObjectHeader {
     messages: HashMap<u64, Vec<(usize, usize)>>,
 }
 
-impl Header {
+impl ObjectHeader {
     pub(crate) fn find(&self, kind: u64) -> Option<(usize, usize)> {
         self.all(kind).first().copied()
     }
@@ -35,9 +35,9 @@ impl Header {
         self.messages.get(&kind).map_or(&[], Vec::as_slice)
     }
 
-    pub(crate) fn read(file: &Bytes<'_>, at: usize) -> Result<Header> {
+    pub(crate) fn read(file: &Hdf5Bytes<'_>, at: usize) -> Result<ObjectHeader> {
         file.visit()?;
-        let mut header = Header { messages: HashMap::new() };
+        let mut header = ObjectHeader { messages: HashMap::new() };
         match file.part(at, 4)? {
             b"OHDR" => header.second(file, at)?,
             [1, ..] => header.first(file, at)?,
@@ -62,7 +62,7 @@ impl Header {
         Ok(())
     }
 
-    fn first(&mut self, file: &Bytes<'_>, at: usize) -> Result<()> {
+    fn first(&mut self, file: &Hdf5Bytes<'_>, at: usize) -> Result<()> {
         let mut left = file.number(at + 2, 2)?;
         let mut blocks = vec![(at + 16, file.size(at + 8, 4)?)];
         while let Some((mut at, length)) = blocks.pop() {
@@ -86,7 +86,7 @@ impl Header {
         Ok(())
     }
 
-    fn second(&mut self, file: &Bytes<'_>, at: usize) -> Result<()> {
+    fn second(&mut self, file: &Hdf5Bytes<'_>, at: usize) -> Result<()> {
         let flags = file.number(at + 5, 1)?;
         let mut start = at + 6;
         start += if flags & 0x20 != 0 { 16 } else { 0 };

@@ -11,9 +11,9 @@ mod group;
 mod header;
 pub(crate) mod write;
 
-use crate::arrays::Budget;
-use bytes::Bytes;
-use header::{Header, kind};
+use crate::arrays::UnpackLimit;
+use bytes::Hdf5Bytes;
+use header::{ObjectHeader, kind};
 use std::collections::HashSet;
 use systole_ir::{Literal, Result};
 
@@ -25,14 +25,14 @@ const PATH: usize = 1024;
 
 /// All that a file holds.
 #[derive(Debug, Default)]
-pub(crate) struct Tree {
+pub(crate) struct Hdf5Tree {
     /// Arrays by path (`layers/dense/vars/0`), in the order of the groups.
     pub arrays: Vec<(String, Literal)>,
     /// Texts of attributes: path of the object, name, values.
     pub attributes: Vec<(String, String, Vec<String>)>,
 }
 
-impl Tree {
+impl Hdf5Tree {
     /// The texts of an attribute.
     pub(crate) fn attribute(&self, path: &str, name: &str) -> Option<&[String]> {
         let found = self.attributes.iter().find(|(p, n, _)| p == path && n == name);
@@ -49,14 +49,14 @@ pub(crate) fn is_one(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 /// When the file is damaged, cut, made to fill memory, or uses what is not offered.
-pub(crate) fn read(bytes: &[u8], skip: &[&str]) -> Result<Tree> {
-    let file = Bytes::new(bytes);
+pub(crate) fn read(bytes: &[u8], skip: &[&str]) -> Result<Hdf5Tree> {
+    let file = Hdf5Bytes::new(bytes);
     let root = root(&file)?;
-    let mut walk = Walk {
+    let mut walk = Hdf5Walk {
         file: &file,
-        budget: Budget::of(bytes.len()),
+        budget: UnpackLimit::of(bytes.len()),
         groups: HashSet::new(),
-        tree: Tree::default(),
+        tree: Hdf5Tree::default(),
         skip,
     };
     walk.object(root, "", DEPTH)?;
@@ -64,7 +64,7 @@ pub(crate) fn read(bytes: &[u8], skip: &[&str]) -> Result<Tree> {
 }
 
 /// Where the root's header is.
-fn root(file: &Bytes<'_>) -> Result<usize> {
+fn root(file: &Hdf5Bytes<'_>) -> Result<usize> {
     let version = file.number(8, 1)?;
     // Where the sizes of addresses, the root's address and the file's end stand.
     let (sizes, root, end) = match version {
@@ -80,17 +80,17 @@ fn root(file: &Bytes<'_>) -> Result<usize> {
     file.address(root)
 }
 
-struct Walk<'a> {
-    file: &'a Bytes<'a>,
-    budget: Budget,
+struct Hdf5Walk<'a> {
+    file: &'a Hdf5Bytes<'a>,
+    budget: UnpackLimit,
     groups: HashSet<usize>,
-    tree: Tree,
+    tree: Hdf5Tree,
     skip: &'a [&'a str],
 }
 
-impl Walk<'_> {
+impl Hdf5Walk<'_> {
     fn object(&mut self, at: usize, path: &str, depth: usize) -> Result<()> {
-        let header = Header::read(self.file, at).map_err(|e| e.at(called(path)))?;
+        let header = ObjectHeader::read(self.file, at).map_err(|e| e.at(called(path)))?;
         self.attributes(&header, path).map_err(|e| e.at(called(path)))?;
         if header.find(kind::LAYOUT).is_some() {
             let value = data::array(self.file, &header, &mut self.budget).map_err(|e| e.at(called(path)))?;
@@ -116,7 +116,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn attributes(&mut self, header: &Header, path: &str) -> Result<()> {
+    fn attributes(&mut self, header: &ObjectHeader, path: &str) -> Result<()> {
         for &(at, length) in header.all(kind::ATTRIBUTE) {
             if let Some((name, values)) = data::attribute(self.file, at, length, &mut self.budget)? {
                 self.tree.attributes.push((path.into(), name, values));

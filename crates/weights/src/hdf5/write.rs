@@ -6,18 +6,18 @@ use systole_ir::{DType, Literal};
 
 /// A group that is to be written.
 #[derive(Default)]
-pub(crate) struct Group {
-    pub groups: Vec<(String, Group)>,
+pub(crate) struct Hdf5Group {
+    pub groups: Vec<(String, Hdf5Group)>,
     pub arrays: Vec<(String, Literal)>,
     pub attributes: Vec<(String, String)>,
 }
 
-impl Group {
+impl Hdf5Group {
     /// The group of a path below this one, made where it is not there.
-    pub(crate) fn at(&mut self, path: &str) -> &mut Group {
+    pub(crate) fn at(&mut self, path: &str) -> &mut Hdf5Group {
         let (first, rest) = path.split_once('/').unwrap_or((path, ""));
         let at = self.groups.iter().position(|(name, _)| name == first).unwrap_or_else(|| {
-            self.groups.push((first.into(), Group::default()));
+            self.groups.push((first.into(), Hdf5Group::default()));
             self.groups.len() - 1
         });
         let group = &mut self.groups[at].1;
@@ -29,7 +29,7 @@ const UNDEFINED: [u8; 8] = [0xff; 8];
 const SUPERBLOCK: usize = 96;
 
 /// The file of a root group.
-pub(crate) fn file(root: &Group) -> Vec<u8> {
+pub(crate) fn file(root: &Hdf5Group) -> Vec<u8> {
     let mut out = vec![0; SUPERBLOCK];
     let at = group(&mut out, root);
     let mut head = SIGNATURE.to_vec();
@@ -45,7 +45,7 @@ pub(crate) fn file(root: &Group) -> Vec<u8> {
 }
 
 /// Writes what a group holds, then its header; returns where that is.
-fn group(out: &mut Vec<u8>, of: &Group) -> usize {
+fn group(out: &mut Vec<u8>, of: &Hdf5Group) -> usize {
     let mut links = Vec::new();
     links.extend(of.groups.iter().map(|(name, inner)| (name.clone(), group(out, inner))));
     links.extend(of.arrays.iter().map(|(name, value)| (name.clone(), array(out, value))));

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, TensorType};
-use systole_nn::Lowering;
+use systole_nn::LayerLowering;
 use systole_nn::did_you_mean::nearest;
 use systole_nn::layers::{BuiltIn, LAYER_NAMES, LayerSpec};
 use systole_nn::{Architecture, Symbol};
@@ -100,7 +100,7 @@ fn sequential(layers: &[Value]) -> Result<(Architecture, Vec<TensorType>)> {
         }
     }
     let input = input.ok_or_else(|| wrong("it does not say the shape of its input"))?;
-    if specs.first().is_some_and(|s| matches!(s.layer().lowering(), Ok(Lowering::Embedding { .. }))) {
+    if specs.first().is_some_and(|s| matches!(s.layer().lowering(), Ok(LayerLowering::Embedding { .. }))) {
         let ids = TensorType::new(DType::I32, input.shape.dims());
         return Ok((Architecture::sequential(specs), vec![ids]));
     }
@@ -152,10 +152,10 @@ fn activation(value: &Value) -> Result<Value> {
 }
 
 /// A value in a functional model: layer and call.
-type Place = (String, u64);
+type NodeKey = (String, u64);
 
 /// The places that a call's arguments name, in order.
-fn places(value: &Value, found: &mut Vec<Place>) {
+fn places(value: &Value, found: &mut Vec<NodeKey>) {
     match value {
         Value::Array(items) => match items.as_slice() {
             // Keras 2, and the history of Keras 3: ["dense", 0, 0, …].
@@ -173,7 +173,7 @@ fn places(value: &Value, found: &mut Vec<Place>) {
 }
 
 fn functional(config: &Value, layers: &[Value]) -> Result<(Architecture, Vec<TensorType>)> {
-    let mut made: HashMap<Place, Symbol> = HashMap::new();
+    let mut made: HashMap<NodeKey, Symbol> = HashMap::new();
     let mut types: HashMap<String, TensorType> = HashMap::new();
     let mut waiting: Vec<(&Value, usize)> = Vec::new();
     for layer in layers {
@@ -212,7 +212,7 @@ fn functional(config: &Value, layers: &[Value]) -> Result<(Architecture, Vec<Ten
         return Err(wrong(format!("it has {} outputs; models of one are read", outputs.len())));
     };
     let symbol =
-        |place: &Place| made.get(place).cloned().ok_or_else(|| wrong(format!("there is no {}", place.0)));
+        |place: &NodeKey| made.get(place).cloned().ok_or_else(|| wrong(format!("there is no {}", place.0)));
     let symbols = inputs.iter().map(symbol).collect::<Result<Vec<_>>>()?;
     let types = inputs.iter().filter_map(|(name, _)| types.get(name).cloned()).collect();
     Ok((Architecture::functional(&symbols, &symbol(output)?)?, types))
@@ -233,7 +233,7 @@ fn chained(layer: &Value, input: &Symbol) -> Result<Symbol> {
 }
 
 /// Applies a layer to what feeds it, once that is there.
-fn apply(layer: &Value, call: usize, made: &mut HashMap<Place, Symbol>) -> Result<bool> {
+fn apply(layer: &Value, call: usize, made: &mut HashMap<NodeKey, Symbol>) -> Result<bool> {
     let (class, config) = arguments(layer)?;
     let node = layer.get("inbound_nodes").and_then(|n| n.get(call)).unwrap_or(&Value::Null);
     let mut feeds = Vec::new();

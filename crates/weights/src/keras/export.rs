@@ -1,11 +1,11 @@
 //! A model as Keras's `.weights.h5`, or as `.keras` with its layers.
 
-use crate::hdf5::write::{Group, file};
+use crate::hdf5::write::{Hdf5Group, file};
 use crate::names::keras as names;
-use crate::weight_mapping::{self, Exported};
+use crate::weight_mapping::{self, ExportedFile};
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use systole_data::format::zip::{Stored, archive};
+use systole_data::format::zip::{StoredZipEntry, archive};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::layers::LayerKind;
 use systole_nn::{LayerNode, Model, NodeInput};
@@ -15,11 +15,11 @@ const OURS: [&str; 4] = ["TransformerBlock", "PositionEmbedding", "ClassToken", 
 /// Layers that Keras keeps beside an application of its own.
 const OF_CONVNEXT: [&str; 2] = ["LayerScale", "StochasticDepth"];
 
-pub(crate) fn export(model: &Model, out: &Path) -> Result<Exported> {
+pub(crate) fn export(model: &Model, out: &Path) -> Result<ExportedFile> {
     check(model)?;
     let (rules, layers) = names::written(model)?;
     let (arrays, rows) = weight_mapping::taken(model, &rules)?;
-    let mut root = Group::default();
+    let mut root = Hdf5Group::default();
     for (path, name) in layers {
         let vars = root.at(&path).at("vars");
         vars.attributes.push(("name".into(), name));
@@ -35,9 +35,9 @@ pub(crate) fn export(model: &Model, out: &Path) -> Result<Exported> {
     let weights = file(&root);
     let note = "as Keras saves them: by class, numbered".to_string();
     if out.extension().is_none_or(|e| e != "keras") {
-        return Ok(Exported { bytes: weights, rows, notes: vec![note] });
+        return Ok(ExportedFile { bytes: weights, rows, notes: vec![note] });
     }
-    let head = |name: &str, head: Vec<u8>| Stored { name: name.into(), head, data: &[] };
+    let head = |name: &str, head: Vec<u8>| StoredZipEntry { name: name.into(), head, data: &[] };
     let metadata = json!({"keras_version": "3.0.0", "date_saved": "1980-01-01@00:00:00"});
     let bytes = archive(vec![
         head("metadata.json", metadata.to_string().into_bytes()),
@@ -45,7 +45,7 @@ pub(crate) fn export(model: &Model, out: &Path) -> Result<Exported> {
         head("model.weights.h5", weights),
     ])
     .concat();
-    Ok(Exported { bytes, rows, notes: vec![note] })
+    Ok(ExportedFile { bytes, rows, notes: vec![note] })
 }
 
 fn check(model: &Model) -> Result<()> {

@@ -6,43 +6,43 @@ mod export;
 
 pub(crate) use export::export;
 
-use crate::arrays::Budget;
-use crate::hdf5::{self, Tree};
-use crate::names::keras::LayerWeights;
+use crate::arrays::UnpackLimit;
+use crate::hdf5::{self, Hdf5Tree};
+use crate::names::keras::KerasLayerWeights;
 use serde_json::Value;
-use systole_data::format::zip::Archive;
+use systole_data::format::zip::ZipArchive;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_nn::Architecture;
 
 /// What a file of Keras holds.
-pub(crate) struct Keras {
+pub(crate) struct KerasFile {
     /// The layers, as JSON.
     config: Option<Value>,
-    pub weights: Vec<LayerWeights>,
+    pub weights: Vec<KerasLayerWeights>,
     arrays: Vec<(String, Literal)>,
 }
 
 /// Parts of a layer whose arrays stand in groups of their own, in the order of its weights.
 const PARTS: [&str; 6] = ["vars", "cell", "query_dense", "key_dense", "value_dense", "output_dense"];
 
-impl Keras {
+impl KerasFile {
     /// A `.keras` file; `None` for a ZIP archive of something else.
-    pub(crate) fn from_zip(bytes: &[u8]) -> Result<Option<Keras>> {
-        let archive = Archive::open(bytes)?;
-        let limit = Budget::of(bytes.len()).left();
+    pub(crate) fn from_zip(bytes: &[u8]) -> Result<Option<KerasFile>> {
+        let archive = ZipArchive::open(bytes)?;
+        let limit = UnpackLimit::of(bytes.len()).left();
         let (Some(config), Some(weights)) =
             (archive.read("config.json", limit)?, archive.read("model.weights.h5", limit)?)
         else {
             return Ok(None);
         };
         let config = json(&config).at(|| "config.json".into())?;
-        let mut keras = Keras::from_hdf5(&weights).at(|| "model.weights.h5".into())?;
+        let mut keras = KerasFile::from_hdf5(&weights).at(|| "model.weights.h5".into())?;
         keras.config = Some(config);
         Ok(Some(keras))
     }
 
     /// A `.weights.h5` file, or an old `.h5` file, which may hold the layers too.
-    pub(crate) fn from_hdf5(bytes: &[u8]) -> Result<Keras> {
+    pub(crate) fn from_hdf5(bytes: &[u8]) -> Result<KerasFile> {
         let mut tree = hdf5::read(bytes, &["optimizer", "optimizer_weights"])?;
         let config = match tree.attribute("", "model_config") {
             Some([text, ..]) => Some(json(text.as_bytes()).at(|| "attribute model_config".into())?),
@@ -61,7 +61,7 @@ impl Keras {
                     "save them with model.save_weights(\"model.weights.h5\") or model.save(\"model.keras\")",
                 ));
         }
-        Ok(Keras { config, weights, arrays: tree.arrays })
+        Ok(KerasFile { config, weights, arrays: tree.arrays })
     }
 
     pub(crate) fn tensors(&self) -> Result<Vec<(String, Literal)>> {
@@ -91,8 +91,8 @@ fn group(path: &str) -> Option<&str> {
 }
 
 /// `layers/conv2d/vars/0`, with the layer's name as an attribute of `vars`.
-fn layers(tree: &Tree) -> Vec<LayerWeights> {
-    let mut found: Vec<LayerWeights> = Vec::new();
+fn layers(tree: &Hdf5Tree) -> Vec<KerasLayerWeights> {
+    let mut found: Vec<KerasLayerWeights> = Vec::new();
     for (path, _) in &tree.arrays {
         let Some(group) = group(path) else { continue };
         if path.contains("/seed_generator/") {
@@ -101,7 +101,7 @@ fn layers(tree: &Tree) -> Vec<LayerWeights> {
         let at = found.iter().position(|l| l.group == group).unwrap_or_else(|| {
             let named = tree.attribute(&format!("layers/{group}/vars"), "name");
             let name = named.and_then(|n| n.first().cloned());
-            found.push(LayerWeights { name, group: group.into(), arrays: Vec::new() });
+            found.push(KerasLayerWeights { name, group: group.into(), arrays: Vec::new() });
             found.len() - 1
         });
         found[at].arrays.push(path.clone());
@@ -118,13 +118,13 @@ fn layers(tree: &Tree) -> Vec<LayerWeights> {
 }
 
 /// The layers of an old file, whose order and arrays attributes name.
-fn old_layers(tree: &Tree, root: &str) -> Option<Vec<LayerWeights>> {
+fn old_layers(tree: &Hdf5Tree, root: &str) -> Option<Vec<KerasLayerWeights>> {
     let names = tree.attribute(root, "layer_names")?;
     let below = |name: &str| if root.is_empty() { name.to_string() } else { format!("{root}/{name}") };
     let layer = |name: &String| {
         let group = below(name);
         let arrays = tree.attribute(&group, "weight_names").unwrap_or(&[]);
-        LayerWeights {
+        KerasLayerWeights {
             name: Some(name.clone()),
             group: name.clone(),
             arrays: arrays.iter().map(|a| format!("{group}/{a}")).collect(),

@@ -1,13 +1,13 @@
 //! BERT as Hugging Face has it: names of the encoder, its pooled output and a classifier on it.
 
-use super::transformer_encoder::{Block, dense, odd, same, shape_of};
-use crate::weight_mapping::Rule;
+use super::transformer_encoder::{EncoderBlockNames, dense, odd, same, shape_of};
+use crate::weight_mapping::WeightRule;
 use serde_json::Value;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::applications::Bert;
 use systole_nn::{Activation, Architecture, Model};
 
-const BLOCK: Block = Block {
+const BLOCK: EncoderBlockNames = EncoderBlockNames {
     attention: "attention.self.",
     parts: [
         ("self_attention/attention_output", "attention.output.dense"),
@@ -113,7 +113,7 @@ pub(crate) fn is_one(model: &Model) -> bool {
 ///
 /// # Errors
 /// When the model has a weight that no BERT has.
-pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<Rule>> {
+pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<WeightRule>> {
     let rule = |path: &str, dims: &[usize]| {
         rule(path, dims, prefix).ok_or_else(|| {
             Error::new(ErrorKind::Config, format!("weight {path} has no name in Hugging Face's BERT"))
@@ -122,7 +122,7 @@ pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<Rule>> {
     model.weights().into_iter().map(|(path, value)| rule(path, value.ty().shape.dims())).collect()
 }
 
-fn rule(path: &str, dims: &[usize], prefix: &str) -> Option<Rule> {
+fn rule(path: &str, dims: &[usize], prefix: &str) -> Option<WeightRule> {
     let table = |name: &str| Some(same(path, dims, format!("{prefix}embeddings.{name}.weight")));
     match (path, dims) {
         ("token_embedding/embeddings", _) => return table("word_embeddings"),
@@ -147,7 +147,7 @@ fn rule(path: &str, dims: &[usize], prefix: &str) -> Option<Rule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weight_mapping::Step;
+    use crate::weight_mapping::LayoutStep;
 
     #[test]
     fn names_of_the_first_years_are_those_of_today() {
@@ -156,6 +156,6 @@ mod tests {
         assert_eq!(today("pooler.dense.weight"), "pooler.dense.weight");
         let rule = rule("transformer_layer_3/self_attention/query/bias", &[2, 4], "bert.").unwrap();
         assert_eq!(rule.parts[0].theirs, "bert.encoder.layer.3.attention.self.query.bias");
-        assert_eq!(rule.parts[0].steps, [Step::Reshape(vec![2, 4])]);
+        assert_eq!(rule.parts[0].steps, [LayoutStep::Reshape(vec![2, 4])]);
     }
 }

@@ -1,7 +1,7 @@
 //! GPT-2 as Hugging Face has it: names, its layers with kernels `[in, out]`, query, key and value in one.
 
-use super::layer::Layers;
-use crate::weight_mapping::{Part, Rule, Step};
+use super::layer::ModelLayers;
+use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
 use serde_json::Value;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::Architecture;
@@ -94,9 +94,9 @@ pub(crate) fn is_one(model: &Model) -> bool {
 }
 
 /// Rules for all layers of a GPT-2.
-pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<Rule>> {
+pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<WeightRule>> {
     let mut all = Vec::new();
-    let layers = Layers::of(model);
+    let layers = ModelLayers::of(model);
     let heads = layers.weighted().iter().map(|l| l.heads()).max().unwrap_or(1).max(1);
     for (path, value) in model.weights() {
         let dims = value.ty().shape.to_vec();
@@ -108,13 +108,17 @@ pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<Rule>> {
     Ok(all)
 }
 
-fn rule(path: &str, dims: &[usize], prefix: &str, heads: usize) -> Option<Rule> {
-    let same = |name: String| Rule::of(path, dims, Part::new(name, dims, Vec::new()));
+fn rule(path: &str, dims: &[usize], prefix: &str, heads: usize) -> Option<WeightRule> {
+    let same = |name: String| WeightRule::of(path, dims, WeightPart::new(name, dims, Vec::new()));
     match path {
         "token_embedding/embeddings" => return Some(same(format!("{prefix}wte.weight"))),
         "token_embedding/reverse_embeddings" => {
-            let part = Part::new("lm_head.weight", &[dims[1], dims[0]], vec![Step::Transpose(vec![1, 0])]);
-            return Some(Rule::of(path, dims, part));
+            let part = WeightPart::new(
+                "lm_head.weight",
+                &[dims[1], dims[0]],
+                vec![LayoutStep::Transpose(vec![1, 0])],
+            );
+            return Some(WeightRule::of(path, dims, part));
         }
         "position_embedding/embeddings" => return Some(same(format!("{prefix}wpe.weight"))),
         "layer_norm/gamma" => return Some(same(format!("{prefix}ln_f.weight"))),
@@ -147,21 +151,21 @@ fn attention(
     dims: &[usize],
     at: &dyn Fn(&str) -> String,
     heads: usize,
-) -> Option<Rule> {
+) -> Option<WeightRule> {
     let part = weight.strip_prefix("self_attention/")?;
-    let reshaped = Step::Reshape(dims.to_vec());
+    let reshaped = LayoutStep::Reshape(dims.to_vec());
     if part == "attention_output/kernel" {
         let width = dims[2];
-        let part = Part::new(at("attn.c_proj.weight"), &[dims[0] * dims[1], width], vec![reshaped]);
-        return Some(Rule::of(path, dims, part));
+        let part = WeightPart::new(at("attn.c_proj.weight"), &[dims[0] * dims[1], width], vec![reshaped]);
+        return Some(WeightRule::of(path, dims, part));
     }
     let (name, kind) = part.split_once('/')?;
     let k = ["query", "key", "value"].iter().position(|n| *n == name)?;
     let width = heads * dims.last()?;
-    let steps = vec![Step::Columns(k * width, width), reshaped];
+    let steps = vec![LayoutStep::Columns(k * width, width), reshaped];
     let part = match kind {
-        "kernel" => Part::new(at("attn.c_attn.weight"), &[dims[0], 3 * width], steps),
-        _ => Part::new(at("attn.c_attn.bias"), &[3 * width], steps),
+        "kernel" => WeightPart::new(at("attn.c_attn.weight"), &[dims[0], 3 * width], steps),
+        _ => WeightPart::new(at("attn.c_attn.bias"), &[3 * width], steps),
     };
-    Some(Rule::of(path, dims, part))
+    Some(WeightRule::of(path, dims, part))
 }

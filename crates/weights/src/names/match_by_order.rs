@@ -1,7 +1,7 @@
 //! Weights whose names say nothing: the layers that have some, in their order, each checked by kind and shape.
 
-use super::layer::Layers;
-use crate::weight_mapping::{Rule, is_weight};
+use super::layer::ModelLayers;
+use crate::weight_mapping::{WeightRule, is_weight};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::Model;
 
@@ -9,11 +9,11 @@ use systole_nn::Model;
 ///
 /// # Errors
 /// When a layer has no counterpart, or the next tensor is not one of its kind.
-pub(crate) fn rules(model: &Model, theirs: &[(String, Literal)]) -> Result<Vec<Rule>> {
+pub(crate) fn rules(model: &Model, theirs: &[(String, Literal)]) -> Result<Vec<WeightRule>> {
     let mut left: Vec<&str> =
         theirs.iter().filter(|(n, v)| is_weight(n, v)).map(|(n, _)| n.as_str()).collect();
     let mut all = Vec::new();
-    for layer in Layers::of(model).weighted() {
+    for layer in ModelLayers::of(model).weighted() {
         let template = layer.rules("")?;
         let first = template.first().and_then(|r| r.parts.first()).map_or("", |p| &p.theirs);
         let Some(next) = left.first().copied() else {
@@ -54,8 +54,8 @@ fn split<'a>(name: &'a str, own: &str) -> Option<(&'a str, &'a str)> {
 }
 
 /// Rules that name each tensor by its layer, for files that are written: `dense.weight`.
-pub(crate) fn by_layer(model: &Model) -> Result<Vec<Rule>> {
-    let layers = Layers::of(model);
+pub(crate) fn by_layer(model: &Model) -> Result<Vec<WeightRule>> {
+    let layers = ModelLayers::of(model);
     let rules = layers.weighted().into_iter().map(|layer| layer.rules(&format!("{}.", layer.name)));
     Ok(rules.collect::<Result<Vec<_>>>()?.concat())
 }

@@ -3,8 +3,8 @@
 //! Keras's ResNet50 strides in a block's first convolution and adds biases; theirs ("v1.5") strides in the 3×3 and has
 //! none. So their weights need their own layers, under Keras's names.
 
-use super::layer::{Known, Layers};
-use crate::weight_mapping::Rule;
+use super::layer::{LayerInfo, ModelLayers};
+use crate::weight_mapping::WeightRule;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::Model;
 use systole_nn::layers::{
@@ -15,44 +15,44 @@ use systole_nn::{Architecture, Symbol, any_input};
 
 /// Whose names a file has.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Style {
+pub(crate) enum ResNetNaming {
     Torchvision,
     /// With what stands before every name.
     HuggingFace(&'static str),
 }
 
 /// Whether these are the weights of a ResNet.
-pub(crate) fn style(theirs: &[(String, Literal)]) -> Option<Style> {
+pub(crate) fn style(theirs: &[(String, Literal)]) -> Option<ResNetNaming> {
     let has = |name: &str| theirs.iter().any(|(n, _)| n == name);
     if has("conv1.weight") && has("layer1.0.conv1.weight") && has("layer1.0.bn1.weight") {
-        return Some(Style::Torchvision);
+        return Some(ResNetNaming::Torchvision);
     }
     let prefixes = ["resnet.", ""];
     let found = prefixes.iter().find(|p| has(&format!("{p}embedder.embedder.convolution.weight")));
-    found.map(|p| Style::HuggingFace(p))
+    found.map(|p| ResNetNaming::HuggingFace(p))
 }
 
-impl Style {
+impl ResNetNaming {
     fn convolution(self, stack: usize, block: usize, k: usize) -> String {
         match self {
-            Style::Torchvision if k == 0 => format!("layer{stack}.{block}.downsample.0"),
-            Style::Torchvision => format!("layer{stack}.{block}.conv{k}"),
-            Style::HuggingFace(p) => format!("{}.convolution", hugging_face(p, stack, block, k)),
+            ResNetNaming::Torchvision if k == 0 => format!("layer{stack}.{block}.downsample.0"),
+            ResNetNaming::Torchvision => format!("layer{stack}.{block}.conv{k}"),
+            ResNetNaming::HuggingFace(p) => format!("{}.convolution", hugging_face(p, stack, block, k)),
         }
     }
 
     fn normalization(self, stack: usize, block: usize, k: usize) -> String {
         match self {
-            Style::Torchvision if k == 0 => format!("layer{stack}.{block}.downsample.1"),
-            Style::Torchvision => format!("layer{stack}.{block}.bn{k}"),
-            Style::HuggingFace(p) => format!("{}.normalization", hugging_face(p, stack, block, k)),
+            ResNetNaming::Torchvision if k == 0 => format!("layer{stack}.{block}.downsample.1"),
+            ResNetNaming::Torchvision => format!("layer{stack}.{block}.bn{k}"),
+            ResNetNaming::HuggingFace(p) => format!("{}.normalization", hugging_face(p, stack, block, k)),
         }
     }
 
     fn stem(self) -> [String; 2] {
         match self {
-            Style::Torchvision => ["conv1".into(), "bn1".into()],
-            Style::HuggingFace(p) => {
+            ResNetNaming::Torchvision => ["conv1".into(), "bn1".into()],
+            ResNetNaming::HuggingFace(p) => {
                 ["convolution", "normalization"].map(|part| format!("{p}embedder.embedder.{part}"))
             }
         }
@@ -60,8 +60,8 @@ impl Style {
 
     fn head(self) -> &'static str {
         match self {
-            Style::Torchvision => "fc",
-            Style::HuggingFace(_) => "classifier.1",
+            ResNetNaming::Torchvision => "fc",
+            ResNetNaming::HuggingFace(_) => "classifier.1",
         }
     }
 }
@@ -75,7 +75,10 @@ fn hugging_face(prefix: &str, stack: usize, block: usize, k: usize) -> String {
 ///
 /// # Errors
 /// When the file lacks the head or the stem, or has no block.
-pub(crate) fn architecture(theirs: &[(String, Literal)], style: Style) -> Result<(Architecture, TensorType)> {
+pub(crate) fn architecture(
+    theirs: &[(String, Literal)],
+    style: ResNetNaming,
+) -> Result<(Architecture, TensorType)> {
     let shape = |name: String| {
         let found = theirs.iter().find(|(n, _)| *n == name).map(|(_, v)| v.shape().to_vec());
         found.ok_or_else(|| lacks(&name))
@@ -97,7 +100,7 @@ pub(crate) fn architecture(theirs: &[(String, Literal)], style: Style) -> Result
             let filters = out(format!("{}.weight", style.convolution(stack, block, 1)))?;
             let third = format!("{}.weight", style.convolution(stack, block, 3));
             let wide = if has(third.clone()) { Some(out(third)?) } else { None };
-            let shape = Block {
+            let shape = ResNetBlock {
                 filters,
                 wide,
                 strides: if stack > 1 && block == 0 { 2 } else { 1 },
@@ -123,7 +126,7 @@ fn odd(why: &str) -> Error {
         .hint("name the model that these weights are of with --model")
 }
 
-struct Block {
+struct ResNetBlock {
     filters: usize,
     /// Filters of the third convolution of a bottleneck.
     wide: Option<usize>,
@@ -131,7 +134,7 @@ struct Block {
     projects: bool,
 }
 
-impl Block {
+impl ResNetBlock {
     fn apply(&self, x: &Symbol, name: &str) -> Symbol {
         let out = self.wide.unwrap_or(self.filters);
         let part = |k: usize| format!("{name}_{k}");
@@ -179,8 +182,8 @@ pub(crate) fn is_one(model: &Model) -> bool {
 ///
 /// # Errors
 /// When it has a layer whose name is none of Keras's.
-pub(crate) fn rules(model: &Model, style: Style) -> Result<Vec<Rule>> {
-    let layers = Layers::of(model);
+pub(crate) fn rules(model: &Model, style: ResNetNaming) -> Result<Vec<WeightRule>> {
+    let layers = ModelLayers::of(model);
     let mut all = Vec::new();
     for layer in layers.weighted() {
         let name = theirs(&layer, style).ok_or_else(|| {
@@ -191,7 +194,7 @@ pub(crate) fn rules(model: &Model, style: Style) -> Result<Vec<Rule>> {
     Ok(all)
 }
 
-fn theirs(layer: &Known<'_>, style: Style) -> Option<String> {
+fn theirs(layer: &LayerInfo<'_>, style: ResNetNaming) -> Option<String> {
     let [convolution, normalization] = style.stem();
     match layer.name {
         "conv1_conv" => return Some(convolution),

@@ -1,10 +1,10 @@
 //! Blocks of Hugging Face's encoders, BERT and ViT: `Linear` layers of query, key, value and output.
 
-use crate::weight_mapping::{Part, Rule, Step};
+use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
 use systole_ir::{Error, ErrorKind, Literal};
 
 /// What the parts of a block are called.
-pub(crate) struct Block {
+pub(crate) struct EncoderBlockNames {
     /// What stands before query, key and value.
     pub attention: &'static str,
     /// Weights of ours outside of the attention, without their last part, and what they are called.
@@ -12,18 +12,18 @@ pub(crate) struct Block {
 }
 
 /// `weight ← at(theirs)`, of a Dense layer of ours.
-pub(crate) fn dense(path: &str, dims: &[usize], theirs: String) -> Rule {
+pub(crate) fn dense(path: &str, dims: &[usize], theirs: String) -> WeightRule {
     let turned = [dims[1], dims[0]];
-    Rule::of(path, dims, Part::new(theirs, &turned, vec![Step::Transpose(vec![1, 0])]))
+    WeightRule::of(path, dims, WeightPart::new(theirs, &turned, vec![LayoutStep::Transpose(vec![1, 0])]))
 }
 
-pub(crate) fn same(path: &str, dims: &[usize], theirs: String) -> Rule {
-    Rule::of(path, dims, Part::new(theirs, dims, Vec::new()))
+pub(crate) fn same(path: &str, dims: &[usize], theirs: String) -> WeightRule {
+    WeightRule::of(path, dims, WeightPart::new(theirs, dims, Vec::new()))
 }
 
-impl Block {
+impl EncoderBlockNames {
     /// The rule of a weight of a block: `self_attention/query/kernel`.
-    pub(crate) fn rule(&self, path: &str, weight: &str, dims: &[usize], at: &str) -> Option<Rule> {
+    pub(crate) fn rule(&self, path: &str, weight: &str, dims: &[usize], at: &str) -> Option<WeightRule> {
         let (part, kind) = weight.rsplit_once('/')?;
         let head = part.strip_prefix("self_attention/").filter(|name| *name != "attention_output");
         if let Some(name) = head {
@@ -34,9 +34,9 @@ impl Block {
         let theirs = format!("{at}{theirs}");
         Some(match (kind, dims) {
             ("kernel", [heads, width, out]) => {
-                let steps = vec![Step::Transpose(vec![1, 0]), Step::Reshape(dims.to_vec())];
+                let steps = vec![LayoutStep::Transpose(vec![1, 0]), LayoutStep::Reshape(dims.to_vec())];
                 let shape = [*out, heads * width];
-                Rule::of(path, dims, Part::new(format!("{theirs}.weight"), &shape, steps))
+                WeightRule::of(path, dims, WeightPart::new(format!("{theirs}.weight"), &shape, steps))
             }
             ("kernel", [_, _]) => dense(path, dims, format!("{theirs}.weight")),
             ("gamma", _) => same(path, dims, format!("{theirs}.weight")),
@@ -46,17 +46,19 @@ impl Block {
     }
 
     /// `[heads · width, in] → [in, heads, width]`.
-    fn projection(&self, path: &str, kind: &str, dims: &[usize], theirs: &str) -> Option<Rule> {
-        let reshaped = Step::Reshape(dims.to_vec());
+    fn projection(&self, path: &str, kind: &str, dims: &[usize], theirs: &str) -> Option<WeightRule> {
+        let reshaped = LayoutStep::Reshape(dims.to_vec());
         let part = match (kind, dims) {
             ("kernel", [input, heads, width]) => {
-                let steps = vec![Step::Transpose(vec![1, 0]), reshaped];
-                Part::new(format!("{theirs}.weight"), &[heads * width, *input], steps)
+                let steps = vec![LayoutStep::Transpose(vec![1, 0]), reshaped];
+                WeightPart::new(format!("{theirs}.weight"), &[heads * width, *input], steps)
             }
-            ("bias", [heads, width]) => Part::new(format!("{theirs}.bias"), &[heads * width], vec![reshaped]),
+            ("bias", [heads, width]) => {
+                WeightPart::new(format!("{theirs}.bias"), &[heads * width], vec![reshaped])
+            }
             _ => return None,
         };
-        Some(Rule::of(path, dims, part))
+        Some(WeightRule::of(path, dims, part))
     }
 }
 

@@ -1,13 +1,13 @@
 //! ViT as Hugging Face has it: names of the encoder and of the classifier on its class token.
 
-use super::transformer_encoder::{Block, dense, odd, same, shape_of};
-use crate::weight_mapping::{Part, Rule, Step};
+use super::transformer_encoder::{EncoderBlockNames, dense, odd, same, shape_of};
+use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
 use serde_json::Value;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::applications::ViT;
 use systole_nn::{Architecture, Model};
 
-const BLOCK: Block = Block {
+const BLOCK: EncoderBlockNames = EncoderBlockNames {
     attention: "attention.attention.",
     parts: [
         ("self_attention/attention_output", "attention.output.dense"),
@@ -99,7 +99,7 @@ pub(crate) fn is_one(model: &Model) -> bool {
 ///
 /// # Errors
 /// When the model has a weight that no ViT has.
-pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<Rule>> {
+pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<WeightRule>> {
     let rule = |path: &str, dims: &[usize]| {
         rule(path, dims, prefix).ok_or_else(|| {
             Error::new(ErrorKind::Config, format!("weight {path} has no name in Hugging Face's ViT"))
@@ -108,18 +108,18 @@ pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<Rule>> {
     model.weights().into_iter().map(|(path, value)| rule(path, value.ty().shape.dims())).collect()
 }
 
-fn rule(path: &str, dims: &[usize], prefix: &str) -> Option<Rule> {
+fn rule(path: &str, dims: &[usize], prefix: &str) -> Option<WeightRule> {
     let at = |name: &str| format!("{prefix}{name}");
     let widened = |name: &str, shape: &[usize]| {
-        let steps = vec![Step::Reshape(dims.to_vec())];
-        Some(Rule::of(path, dims, Part::new(at(name), shape, steps)))
+        let steps = vec![LayoutStep::Reshape(dims.to_vec())];
+        Some(WeightRule::of(path, dims, WeightPart::new(at(name), shape, steps)))
     };
     let patches = "embeddings.patch_embeddings.projection";
     match (path, dims) {
         ("patch_embedding/kernel", [h, w, channels, out]) => {
-            let steps = vec![Step::Transpose(vec![2, 3, 1, 0])];
-            let part = Part::new(at(&format!("{patches}.weight")), &[*out, *channels, *h, *w], steps);
-            return Some(Rule::of(path, dims, part));
+            let steps = vec![LayoutStep::Transpose(vec![2, 3, 1, 0])];
+            let part = WeightPart::new(at(&format!("{patches}.weight")), &[*out, *channels, *h, *w], steps);
+            return Some(WeightRule::of(path, dims, part));
         }
         ("patch_embedding/bias", _) => return Some(same(path, dims, at(&format!("{patches}.bias")))),
         ("class_token/token", [width]) => return widened("embeddings.cls_token", &[1, 1, *width]),

@@ -7,7 +7,7 @@ use systole_runtime::ReadyEvent;
 
 /// What a measurement found.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Measured {
+pub(super) struct BenchTiming {
     /// Median time of a step.
     pub(super) median_ms: f64,
     /// Time of the fastest step.
@@ -43,7 +43,7 @@ const WARM_UP: usize = 2;
 pub(super) fn measure(
     time: Duration,
     mut step: impl FnMut() -> Result<Option<ReadyEvent>>,
-) -> Result<Measured> {
+) -> Result<BenchTiming> {
     let mut step = || step()?.map_or(Ok(()), |event| event.wait().map(drop));
     let began = Instant::now();
     let mut warm = 0;
@@ -67,7 +67,7 @@ pub(super) fn measure(
     let spent = systole_cpu::process_cpu_seconds();
     let cpu_ms = cpu.zip(spent).map(|(a, b)| (b - a) * 1e3 / each.len() as f64);
     each.sort_by(f64::total_cmp);
-    Ok(Measured {
+    Ok(BenchTiming {
         median_ms: median(&each),
         best_ms: each[0],
         tenths_ms: (tenth(&each), each[each.len() - 1 - each.len() / 10]),
@@ -75,7 +75,7 @@ pub(super) fn measure(
         cpu_ms,
         steps: each.len(),
         peak_rss_mib: peak_rss_mib(),
-        ..Measured::default()
+        ..BenchTiming::default()
     })
 }
 

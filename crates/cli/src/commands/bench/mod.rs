@@ -9,17 +9,17 @@ mod micro;
 mod model;
 mod workload;
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::render::screen::{Screen, note, number_of, table};
 use clap::Args;
-use measure::Measured;
+use measure::BenchTiming;
 use serde_json::{Map, Value, json};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use systole_cpu::{Level, Peak};
 use systole_ir::{DType, Error, ErrorKind, Result};
-use workload::{Item, Unit, Work};
+use workload::{BenchItem, ThroughputUnit, Workload};
 
 #[derive(Args)]
 pub(crate) struct BenchArgs {
@@ -44,8 +44,8 @@ fn seconds(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| "must be a number of seconds from 0 to 1000000".into())
 }
 
-impl Run for BenchArgs {
-    fn run(self, common: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for BenchArgs {
+    fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, common, screen)
     }
 
@@ -54,24 +54,24 @@ impl Run for BenchArgs {
     }
 }
 
-fn run(args: &BenchArgs, common: &Common, screen: &Screen) -> Outcome {
-    let items = workload::items(&args.workloads, args.precision.as_deref()).map_err(Failure::usage)?;
+fn run(args: &BenchArgs, common: &CommonArgs, screen: &Screen) -> CommandResult {
+    let items = workload::items(&args.workloads, args.precision.as_deref()).map_err(CommandError::usage)?;
     if let ([item], true) = (&items[..], args.here) {
         screen.object(&measure_here(item, args).map_err(|e| e.at(item.to_string()))?);
         return Ok(0);
     }
     if items.len() > 1 && common.trace.is_some() {
         let e = Error::new(ErrorKind::Config, format!("{} measurements do not fit one trace", items.len()));
-        return Err(Failure::usage(e.at("--trace").hint("name one workload, and --precision for gemm")));
+        return Err(CommandError::usage(e.at("--trace").hint("name one workload, and --precision for gemm")));
     }
-    let mut rows = Rows::default();
+    let mut rows = BenchTable::default();
     let mut code = 0;
     for item in &items {
         match measure_apart(item, args, common)? {
-            Ended::Told(object) if screen.json => screen.object(&object),
-            Ended::Told(object) => rows.show(&object, screen),
+            ChildMeasurement::Told(object) if screen.json => screen.object(&object),
+            ChildMeasurement::Told(object) => rows.show(&object, screen),
             // The child has said why. The other measurements are still worth making.
-            Ended::Failed(exit_code, object) => {
+            ChildMeasurement::Failed(exit_code, object) => {
                 code = code.max(exit_code);
                 object.iter().filter(|_| screen.json).for_each(|o| screen.object(o));
             }
@@ -81,14 +81,18 @@ fn run(args: &BenchArgs, common: &Common, screen: &Screen) -> Outcome {
 }
 
 /// How a child ended.
-enum Ended {
+enum ChildMeasurement {
     Told(Value),
     /// With this exit code, and the object that tells the error.
     Failed(u8, Option<Value>),
 }
 
 /// Runs one measurement in a child of this process, whose standard error is this one's.
-fn measure_apart(item: &Item, args: &BenchArgs, common: &Common) -> Result<Ended, Failure> {
+fn measure_apart(
+    item: &BenchItem,
+    args: &BenchArgs,
+    common: &CommonArgs,
+) -> Result<ChildMeasurement, CommandError> {
     let lost = || Error::new(ErrorKind::Io, "a measurement did not end").at(item.to_string());
     let program = std::env::current_exe().map_err(|e| lost().because(e.to_string()))?;
     let mut child = Command::new(program);
@@ -100,8 +104,8 @@ fn measure_apart(item: &Item, args: &BenchArgs, common: &Common) -> Result<Ended
     let text = String::from_utf8_lossy(&output.stdout);
     let object: Option<Value> = text.lines().last().and_then(|l| serde_json::from_str(l).ok());
     match (output.status.code(), object) {
-        (Some(0), Some(object)) => Ok(Ended::Told(object)),
-        (Some(code), object) if code != 0 => Ok(Ended::Failed(code as u8, object)),
+        (Some(0), Some(object)) => Ok(ChildMeasurement::Told(object)),
+        (Some(code), object) if code != 0 => Ok(ChildMeasurement::Failed(code as u8, object)),
         _ => {
             let e = lost().because(format!("the process that measured: {}", output.status));
             Err(e.hint("a signal 9 is mostly the system's lack of memory: set --memory-limit").into())
@@ -110,28 +114,28 @@ fn measure_apart(item: &Item, args: &BenchArgs, common: &Common) -> Result<Ended
 }
 
 /// One measurement, as the object that `--json` shows.
-fn measure_here(item: &Item, args: &BenchArgs) -> Result<Value> {
+fn measure_here(item: &BenchItem, args: &BenchArgs) -> Result<Value> {
     let time = Duration::from_secs_f64(args.seconds);
     let m = match &item.work {
-        Work::Train(config) => model::train(config, &item.precision, time)?,
-        Work::Predict(config) => model::predict(config, &item.precision, time)?,
-        Work::Int8(name) => int8::predict(name, &item.precision, time)?,
-        Work::Gemm(n) => micro::gemm(*n, &item.precision, time)?,
-        Work::Elementwise(kind) => micro::elementwise(*kind, &item.precision, time)?,
+        Workload::Train(config) => model::train(config, &item.precision, time)?,
+        Workload::Predict(config) => model::predict(config, &item.precision, time)?,
+        Workload::Int8(name) => int8::predict(name, &item.precision, time)?,
+        Workload::Gemm(n) => micro::gemm(*n, &item.precision, time)?,
+        Workload::Elementwise(kind) => micro::elementwise(*kind, &item.precision, time)?,
     };
     Ok(object(item, &m, &systole_cpu::peak(Level::from_knob()?, crate::run::run_summary::threads())))
 }
 
-fn object(item: &Item, m: &Measured, peak: &Peak) -> Value {
+fn object(item: &BenchItem, m: &BenchTiming, peak: &Peak) -> Value {
     let seconds = m.median_ms / 1e3;
     let gflops = m.flops / seconds / 1e9;
     let gb_per_s = m.bytes.map(|b| b / seconds / 1e9);
     let (value, unit) = match item.work.unit() {
-        Unit::MsPerStep => (m.median_ms, "ms/step"),
-        Unit::Images => (m.items / seconds, "images/s"),
-        Unit::Tokens => (m.items / seconds, "tokens/s"),
-        Unit::Gflops => (gflops, "GFLOP/s"),
-        Unit::Bandwidth => (gb_per_s.unwrap_or(0.0), "GB/s"),
+        ThroughputUnit::MsPerStep => (m.median_ms, "ms/step"),
+        ThroughputUnit::Images => (m.items / seconds, "images/s"),
+        ThroughputUnit::Tokens => (m.items / seconds, "tokens/s"),
+        ThroughputUnit::Gflops => (gflops, "GFLOP/s"),
+        ThroughputUnit::Bandwidth => (gb_per_s.unwrap_or(0.0), "GB/s"),
     };
     let products = peak.products(factors(&item.precision));
     let share = match gb_per_s {
@@ -178,11 +182,11 @@ fn machine(level: Level) -> String {
 
 /// The table for people; each row is shown as soon as it is measured.
 #[derive(Default)]
-struct Rows {
+struct BenchTable {
     begun: bool,
 }
 
-impl Rows {
+impl BenchTable {
     fn show(&mut self, o: &Value, screen: &Screen) {
         let text = |key: &str| o[key].as_str().unwrap_or("").to_string();
         let number = |key: &str, digits: usize| match o[key].as_f64() {

@@ -2,15 +2,15 @@
 
 mod watch;
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::render::screen::Screen;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 use systole_devices::find_plugin;
-use systole_pjrt::{Platform, Plugin, Search, TpuClusterResolver, device_nodes};
+use systole_pjrt::{AcceleratorPlatform, Plugin, Search, TpuClusterResolver, device_nodes};
 use systole_runtime::backend;
 use watch::watch;
 
@@ -29,8 +29,8 @@ fn seconds(text: &str) -> Result<f64, String> {
     known.ok_or_else(|| "give a number of seconds from 0.05 to 86400".into())
 }
 
-impl Run for DevicesArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for DevicesArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         match self.watch {
             Some(seconds) => watch(Duration::from_secs_f64(seconds), self.count, screen),
             None => devices(screen),
@@ -39,9 +39,9 @@ impl Run for DevicesArgs {
 }
 
 /// The CPU, and each platform's devices and plugin. Plugins are not initialised: that can take minutes off a cloud.
-fn devices(screen: &Screen) -> Outcome {
+fn devices(screen: &Screen) -> CommandResult {
     let cpu: Vec<String> = backend("cpu")?.devices().into_iter().map(|d| d.description).collect();
-    let xla = find_plugin(Platform::Xla, None);
+    let xla = find_plugin(AcceleratorPlatform::Xla, None);
     let xla = xla.plugin().map(|p| (p, version(&p.path)));
     cpu.iter().for_each(|d| screen.line(format!("cpu   {d}")));
     screen.line(match &xla {
@@ -57,7 +57,7 @@ fn devices(screen: &Screen) -> Outcome {
         "pjrt_version": xla.as_ref().and_then(|(_, v)| v.as_ref().ok()),
         "error": xla.as_ref().and_then(|(_, v)| v.as_ref().err()),
     })];
-    for platform in Platform::ACCELERATORS {
+    for platform in AcceleratorPlatform::ACCELERATORS {
         let nodes = device_nodes(platform);
         let search = find_plugin(platform, None);
         let version = search.plugin().map(|p| version(&p.path));
@@ -65,7 +65,7 @@ fn devices(screen: &Screen) -> Outcome {
         let devices = if shown.is_empty() { "no device here".into() } else { shown.join(", ") };
         screen.line(format!("{:<5} {devices}", platform.name()));
         show_plugin(&search, version.as_ref(), screen);
-        let cluster = (platform == Platform::Tpu).then(what_the_cloud_says);
+        let cluster = (platform == AcceleratorPlatform::Tpu).then(what_the_cloud_says);
         cluster.iter().flatten().for_each(|line| screen.line(format!("      {line}")));
         objects.push(json!({
             "platform": platform.name(), "devices": shown,

@@ -3,29 +3,29 @@
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use systole_config::{LaunchConfig, LaunchPlace};
+use systole_config::{LaunchConfig, LaunchTarget};
 use systole_ir::{Error, ErrorKind, Result};
 
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct LaunchArgs {
     #[command(subcommand)]
-    pub(super) action: Option<Action>,
+    pub(super) action: Option<LaunchAction>,
     #[command(flatten)]
-    pub(super) how: HowArgs,
+    pub(super) how: ProcessArgs,
     /// A TOML file with these options, as `launch config` writes it; those that are given here come first
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
     /// Whose lines are shown, as 0,2, or none; the log has all, and errors are always shown [default: all]
     #[arg(long, value_name = "N,…", value_parser = shown)]
-    pub(super) show: Option<Shown>,
+    pub(super) show: Option<ShownProcesses>,
     /// What each process runs, after `--`: train or resume, with their arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
 
 #[derive(Subcommand)]
-pub(super) enum Action {
+pub(super) enum LaunchAction {
     /// Ask five questions and write a file for `launch --config`; options answer them beforehand
     Config(ConfigArgs),
 }
@@ -33,7 +33,7 @@ pub(super) enum Action {
 #[derive(Args)]
 pub(super) struct ConfigArgs {
     #[command(flatten)]
-    pub(super) how: HowArgs,
+    pub(super) how: ProcessArgs,
     /// The file to write
     #[arg(short, long, value_name = "FILE.toml", default_value = "launch.toml")]
     pub(super) out: PathBuf,
@@ -44,7 +44,7 @@ pub(super) struct ConfigArgs {
 
 /// How processes are started: what a launch file holds, too.
 #[derive(Args, Clone)]
-pub(super) struct HowArgs {
+pub(super) struct ProcessArgs {
     /// How many processes on this machine; with --k8s: how many pods, where nothing else says it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     nproc: Option<u32>,
@@ -93,14 +93,14 @@ pub(super) struct HowArgs {
 
 /// The processes whose lines are shown.
 #[derive(Clone, Debug)]
-pub(super) struct Shown(pub(super) Vec<u32>);
+pub(super) struct ShownProcesses(pub(super) Vec<u32>);
 
-fn shown(text: &str) -> std::result::Result<Shown, String> {
+fn shown(text: &str) -> std::result::Result<ShownProcesses, String> {
     if text == "none" {
-        return Ok(Shown(Vec::new()));
+        return Ok(ShownProcesses(Vec::new()));
     }
     let numbers = text.split(',').map(|number| number.trim().parse()).collect::<std::result::Result<_, _>>();
-    numbers.map(Shown).map_err(|_| "write numbers of processes, as 0,2, or none".into())
+    numbers.map(ShownProcesses).map_err(|_| "write numbers of processes, as 0,2, or none".into())
 }
 
 impl LaunchArgs {
@@ -116,15 +116,15 @@ impl LaunchArgs {
     }
 }
 
-impl HowArgs {
+impl ProcessArgs {
     /// The place that an option names.
-    pub(super) fn place(&self) -> Option<LaunchPlace> {
+    pub(super) fn place(&self) -> Option<LaunchTarget> {
         let named = [
-            (self.hosts.is_some(), LaunchPlace::Hosts),
-            (self.slurm, LaunchPlace::Slurm),
-            (self.k8s, LaunchPlace::K8s),
-            (self.tpu.is_some(), LaunchPlace::Tpu),
-            (self.nproc.is_some(), LaunchPlace::ThisMachine),
+            (self.hosts.is_some(), LaunchTarget::Hosts),
+            (self.slurm, LaunchTarget::Slurm),
+            (self.k8s, LaunchTarget::K8s),
+            (self.tpu.is_some(), LaunchTarget::Tpu),
+            (self.nproc.is_some(), LaunchTarget::ThisMachine),
         ];
         named.into_iter().find_map(|(is_named, place)| is_named.then_some(place))
     }
@@ -157,14 +157,14 @@ pub(super) fn check(config: &LaunchConfig) -> Result<()> {
     let wrong = |what: &str, at: &str, hint: &str| {
         Err(Error::new(ErrorKind::Config, what).at(at.to_string()).hint(hint.to_string()))
     };
-    let by_itself = matches!(config.place, LaunchPlace::Slurm | LaunchPlace::K8s | LaunchPlace::Tpu);
+    let by_itself = matches!(config.place, LaunchTarget::Slurm | LaunchTarget::K8s | LaunchTarget::Tpu);
     match config.place {
-        LaunchPlace::ThisMachine if config.nproc.is_none() => wrong(
+        LaunchTarget::ThisMachine if config.nproc.is_none() => wrong(
             "nothing says where the processes are, and how many",
             "launch",
             "give --nproc N for this machine, --hosts FILE, --slurm, --k8s or --tpu; or --config FILE, which `systole launch config` writes",
         ),
-        LaunchPlace::Hosts if config.hosts.is_none() => {
+        LaunchTarget::Hosts if config.hosts.is_none() => {
             wrong("the file with the machines is missing", "hosts", "--hosts FILE, with one machine a line")
         }
         _ if by_itself && config.elastic.is_some() => wrong(

@@ -1,8 +1,8 @@
 //! The command that each process runs, and what the launch has to know of it.
 
 use crate::args::clap_root;
-use crate::args::common::Common;
-use crate::args::exit_status::Failure;
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::CommandError;
 use crate::commands::train::TrainArgs;
 use crate::models::run_directory::record_file;
 use clap::FromArgMatches;
@@ -10,12 +10,12 @@ use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use systole_config::{LaunchConfig, LaunchPlace};
+use systole_config::{LaunchConfig, LaunchTarget};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_launch::ProcessCommand;
 
 /// The arguments of each process.
-pub(super) struct Words {
+pub(super) struct LaunchedCommand {
     args: Vec<OsString>,
     /// Whether processes must be told of each other: TPUs find their hosts by themselves.
     pub(super) are_wired: bool,
@@ -25,15 +25,15 @@ pub(super) struct Words {
     given: Vec<OsString>,
 }
 
-impl Words {
+impl LaunchedCommand {
     /// # Errors
     /// When the command is none for several processes, or its device is none.
     pub(super) fn of(
         command: &[OsString],
-        common: &Common,
+        common: &CommonArgs,
         config: &LaunchConfig,
         count: u32,
-    ) -> Result<Words> {
+    ) -> Result<LaunchedCommand> {
         let (first, rest) =
             command.split_first().ok_or_else(|| Error::new(ErrorKind::Bug, "no command").at("launch"))?;
         if first != "train" && first != "resume" {
@@ -63,7 +63,7 @@ impl Words {
                 "leave --device out for Systole's own plugin, or --device tpu on the hosts of a slice",
             ));
         }
-        let on_this_machine = config.place == LaunchPlace::ThisMachine;
+        let on_this_machine = config.place == LaunchTarget::ThisMachine;
         if on_this_machine && common.threads.is_none() && value_of(rest, "--threads").is_none() {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             own.push(format!("--threads={}", (cores / count.max(1) as usize).max(1)).into());
@@ -77,7 +77,7 @@ impl Words {
             true => rest.iter().map(PathBuf::from).find(|folder| record_file(folder).is_file()),
             false => value_of(rest, "--out").map(PathBuf::from),
         };
-        Ok(Words { args: args.collect(), are_wired: is_plugin, folder, given: command.to_vec() })
+        Ok(LaunchedCommand { args: args.collect(), are_wired: is_plugin, folder, given: command.to_vec() })
     }
 
     /// The command that each process runs.
@@ -95,14 +95,14 @@ impl Words {
     ///
     /// # Errors
     /// When the configuration is wrong, or names a number of devices.
-    pub(super) fn batch(&self) -> Result<u64, Failure> {
+    pub(super) fn batch(&self) -> Result<u64, CommandError> {
         let config = match &self.folder {
             Some(folder) if self.given.first().is_some_and(|word| word == "resume") => recorded(folder)?,
             _ if chooses_batch(&self.given)? => {
                 let e = Error::new(ErrorKind::Config, "a batch of `auto` has no size that could stay");
                 let why = "--elastic keeps the batch where devices are lost, and `auto` chooses one for those that are there";
                 let hint = "give a number: --batch-size 256; the same `train` with --print-config says which one `auto` would be";
-                return Err(Failure::usage(e.at("--elastic").because(why).hint(hint)));
+                return Err(CommandError::usage(e.at("--elastic").because(why).hint(hint)));
             }
             _ => self.printed()?,
         };
@@ -111,7 +111,7 @@ impl Words {
             let what = format!("the strategy names its devices (`{key}`)");
             let e = Error::new(ErrorKind::Config, what).at("--elastic");
             let hint = "leave them out: it takes those of all processes that are there";
-            return Err(Failure::usage(e.hint(hint)));
+            return Err(CommandError::usage(e.hint(hint)));
         }
         let batch = config.pointer("/fit/batch_size").and_then(Value::as_u64);
         let missing =
@@ -120,7 +120,7 @@ impl Words {
     }
 
     /// The configuration as the command itself prints it.
-    fn printed(&self) -> Result<Value, Failure> {
+    fn printed(&self) -> Result<Value, CommandError> {
         let failed =
             |e: std::io::Error| Error::new(ErrorKind::Io, "cannot start a process").because(e.to_string());
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
@@ -135,7 +135,7 @@ impl Words {
                 let e =
                     Error::new(ErrorKind::Config, what).at(text("where").unwrap_or("the command after --"));
                 let e = text("try").map_or(e.clone(), |hint| e.hint(hint));
-                Err(Failure {
+                Err(CommandError {
                     error: e,
                     code: done.status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1),
                 })
@@ -145,7 +145,7 @@ impl Words {
 }
 
 /// Whether `train` with these words is to choose the batch for the devices that are there.
-fn chooses_batch(given: &[OsString]) -> Result<bool, Failure> {
+fn chooses_batch(given: &[OsString]) -> Result<bool, CommandError> {
     let words = [OsString::from("systole")].into_iter().chain(given.iter().cloned());
     // What is wrong with them the command itself says.
     let Ok(matches) = clap_root::command().try_get_matches_from(words) else { return Ok(false) };
@@ -168,7 +168,7 @@ fn recorded(folder: &Path) -> Result<Value> {
 
 /// The device where the command names none: TPUs on the hosts of a slice, else Systole's own plugin.
 fn usual_device(config: &LaunchConfig) -> Result<String> {
-    if config.place == LaunchPlace::Tpu && config.plugin.is_none() {
+    if config.place == LaunchTarget::Tpu && config.plugin.is_none() {
         return Ok("tpu".into());
     }
     if config.plugin.is_none() && !knobs::PJRT_PLUGIN.get().is_empty() {

@@ -1,12 +1,12 @@
 //! `systole launch config`: five questions, answered on a terminal or by options, and the file that comes of it.
 
 use super::args::{ConfigArgs, check};
-use crate::args::exit_status::{Failure, Outcome, check_out};
+use crate::args::exit_status::{CommandError, CommandResult, check_out};
 use crate::render::screen::{Screen, program, quoted};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
-use systole_config::{LaunchConfig, LaunchPlace};
-use systole_data::file_system::{Disk, write_atomically};
+use systole_config::{LaunchConfig, LaunchTarget};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_launch::check_hosts;
 use systole_nn::did_you_mean::suggestion;
@@ -14,23 +14,23 @@ use systole_nn::did_you_mean::suggestion;
 /// Starts after deaths that are proposed.
 const RESTARTS: u32 = 3;
 
-pub(super) fn configure(args: &ConfigArgs, screen: &Screen) -> Outcome {
+pub(super) fn configure(args: &ConfigArgs, screen: &Screen) -> CommandResult {
     check_out(&args.out, args.force)?;
     let mut config = args.how.over(LaunchConfig::default());
     if stdin().is_terminal() && stderr().is_terminal() {
-        Asker { answers: stdin().lock(), questions: stderr() }
+        Wizard { answers: stdin().lock(), questions: stderr() }
             .ask(&mut config, args.how.place().is_some())?;
     }
-    check(&config).map_err(Failure::usage)?;
-    if config.place == LaunchPlace::Hosts && config.hosts.as_ref().is_some_and(|path| path.is_file()) {
-        check_hosts(&config).map_err(Failure::usage)?;
+    check(&config).map_err(CommandError::usage)?;
+    if config.place == LaunchTarget::Hosts && config.hosts.as_ref().is_some_and(|path| path.is_file()) {
+        check_hosts(&config).map_err(CommandError::usage)?;
     }
-    write_atomically(&Disk, &args.out, &[config.to_toml().as_bytes()])?;
+    write_atomically(&OsFileSystem, &args.out, &[config.to_toml().as_bytes()])?;
     if screen.json {
         screen.object(&json!({"file": args.out, "launch": config}));
     }
     let (program, file) = (program(), quoted(&args.out));
-    let by = if config.place == LaunchPlace::Slurm { "srun " } else { "" };
+    let by = if config.place == LaunchTarget::Slurm { "srun " } else { "" };
     screen.line(format!(
         "{file} says how a run is started. Next:\n  {by}{program} launch --config {file} -- train …"
     ));
@@ -38,31 +38,31 @@ pub(super) fn configure(args: &ConfigArgs, screen: &Screen) -> Outcome {
 }
 
 /// Asks, and takes what is answered.
-struct Asker<R, W> {
+struct Wizard<R, W> {
     answers: R,
     questions: W,
 }
 
-impl<R: BufRead, W: Write> Asker<R, W> {
+impl<R: BufRead, W: Write> Wizard<R, W> {
     /// Asks what no option has said.
     fn ask(&mut self, config: &mut LaunchConfig, has_place: bool) -> Result<()> {
         if !has_place {
-            let names = LaunchPlace::ALL.map(LaunchPlace::name);
+            let names = LaunchTarget::ALL.map(LaunchTarget::name);
             let question = format!("Where do the processes run ({})?", names.join(", "));
-            config.place = self.until(&question, LaunchPlace::default().name(), |answer| {
-                let known = LaunchPlace::ALL.into_iter().find(|place| place.name() == answer);
+            config.place = self.until(&question, LaunchTarget::default().name(), |answer| {
+                let known = LaunchTarget::ALL.into_iter().find(|place| place.name() == answer);
                 known.ok_or_else(|| suggestion(answer, &names))
             })?;
         }
         match config.place {
-            LaunchPlace::Hosts if config.hosts.is_none() => {
+            LaunchTarget::Hosts if config.hosts.is_none() => {
                 let question = "Which file lists the machines, one a line (NAME, or NAME slots=N)?";
                 config.hosts = Some(self.until(question, "hosts.txt", |answer| Ok(answer.into()))?);
             }
-            LaunchPlace::ThisMachine | LaunchPlace::K8s if config.nproc.is_none() => {
+            LaunchTarget::ThisMachine | LaunchTarget::K8s if config.nproc.is_none() => {
                 config.nproc = Some(self.number("How many processes?", 2, 1)?);
             }
-            LaunchPlace::Slurm | LaunchPlace::Tpu => {
+            LaunchTarget::Slurm | LaunchTarget::Tpu => {
                 self.say("How many processes there are is said there.\n")?
             }
             _ => {}
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     fn asked(answers: &str, mut config: LaunchConfig, has_place: bool) -> (Result<LaunchConfig>, String) {
-        let mut asker = Asker { answers: answers.as_bytes(), questions: Vec::new() };
+        let mut asker = Wizard { answers: answers.as_bytes(), questions: Vec::new() };
         let done = asker.ask(&mut config, has_place).map(|()| config);
         (done, String::from_utf8(asker.questions).unwrap())
     }
@@ -146,7 +146,7 @@ mod tests {
         let (config, questions) =
             asked("hsots\nhosts\nmine\n4\nten\n10\np.so\n", LaunchConfig::default(), false);
         let config = config.unwrap();
-        assert_eq!((config.place, config.hosts), (LaunchPlace::Hosts, Some("mine".into())));
+        assert_eq!((config.place, config.hosts), (LaunchTarget::Hosts, Some("mine".into())));
         assert_eq!((config.devices_per_process, config.max_restarts), (Some(4), Some(10)));
         assert_eq!((config.nproc, config.plugin), (None, Some("p.so".into())));
         assert!(questions.contains("did you mean `hosts`") && questions.contains("from 0 up"), "{questions}");
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn what_options_say_is_not_asked() {
         let given =
-            LaunchConfig { place: LaunchPlace::Slurm, max_restarts: Some(0), ..LaunchConfig::default() };
+            LaunchConfig { place: LaunchTarget::Slurm, max_restarts: Some(0), ..LaunchConfig::default() };
         let (config, questions) = asked("2\n\n", given, true);
         assert_eq!(config.unwrap().devices_per_process, Some(2));
         assert_eq!(questions.matches('?').count(), 2, "{questions}");

@@ -1,11 +1,12 @@
 //! A plan as one page, without scripts and without other files.
 
 use super::text_table::{
-    EXPLANATIONS, NOT_VALIDATED, Plan, Row, WIDE, explanation, gib, lines_of, seconds_of_run, too_much,
+    EXPLANATIONS, NOT_VALIDATED, PlanRow, PlanTable, WIDE, explanation, gib, lines_of, seconds_of_run,
+    too_much,
 };
 use std::fmt::Write as _;
 use systole_data::clock::today;
-use systole_plan::{Choice, Tables, dollars, duration};
+use systole_plan::{ChipTables, MachineChoice, dollars, duration};
 use systole_report::escaped;
 
 const STYLE: &str = "
@@ -22,7 +23,7 @@ td:first-child,th:first-child{text-align:left}tr.chosen{background:var(--soft);f
 small,footer{color:#777}
 ";
 
-pub(super) fn html(plan: &Plan, tables: &Tables) -> String {
+pub(super) fn html(plan: &PlanTable, tables: &ChipTables) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width\"><title>{0}</title>\n<style>{STYLE}</style>\n<h1>{0}</h1>\n",
@@ -51,9 +52,9 @@ fn section(title: &str, body: &str) -> String {
     format!("<h2>{title}</h2>\n<div class=\"scroll\">{body}</div>\n")
 }
 
-fn whole_table(plan: &Plan) -> String {
+fn whole_table(plan: &PlanTable) -> String {
     let head: String = WIDE.iter().map(|c| cell("th", c.0)).collect();
-    let line = |(i, r): (usize, Row<'_>)| {
+    let line = |(i, r): (usize, PlanRow<'_>)| {
         let cells: String = WIDE.iter().map(|c| cell("td", &c.1(&r))).collect();
         let class = if plan.advice.choice == Some(i) { " class=\"chosen\"" } else { "" };
         format!("<tr{class}>{cells}</tr>\n")
@@ -65,10 +66,10 @@ fn whole_table(plan: &Plan) -> String {
 }
 
 /// Bars of the time of the run, or of a step where the run's length is not known.
-fn runs(plan: &Plan) -> String {
+fn runs(plan: &PlanTable) -> String {
     let fitting = || plan.choices.iter().filter(|c| c.estimate.memory.fits());
     let longest = fitting().map(seconds_of_run).fold(0.0, f64::max);
-    let line = |c: &Choice| {
+    let line = |c: &MachineChoice| {
         let t = seconds_of_run(c);
         let cost = c.dollars(plan.wish.spot).map_or("price not known".into(), dollars);
         let words = if c.run.is_some() { format!("{}, {cost}", duration(t)) } else { duration(t) };
@@ -93,8 +94,8 @@ fn bar(parts: &[f64], over: bool) -> String {
     format!("<span class=\"bar{}\">{parts}</span>", if over { " over" } else { "" })
 }
 
-fn memory(plan: &Plan) -> String {
-    let line = |c: &Choice| {
+fn memory(plan: &PlanTable) -> String {
+    let line = |c: &MachineChoice| {
         let m = &c.estimate.memory;
         let whole = if m.limit.is_finite() { m.limit.max(m.total()) } else { m.total() };
         let parts: Vec<(&str, f64)> = m.parts().into_iter().filter(|p| p.1 > 0.0).collect();
@@ -114,9 +115,9 @@ fn memory(plan: &Plan) -> String {
 }
 
 /// The layers that take longest, of each machine.
-fn layers(plan: &Plan) -> String {
+fn layers(plan: &PlanTable) -> String {
     const MOST: usize = 12;
-    let one = |c: &Choice| {
+    let one = |c: &MachineChoice| {
         let mut lines = lines_of(c);
         lines.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         let whole: f64 = lines.iter().map(|l| l.seconds).sum();
@@ -139,8 +140,8 @@ fn layers(plan: &Plan) -> String {
     section(&format!("Where a step's time goes: the {MOST} slowest layers"), &each)
 }
 
-fn notes(plan: &Plan) -> String {
-    let of_choice = |c: &Choice| {
+fn notes(plan: &PlanTable) -> String {
+    let of_choice = |c: &MachineChoice| {
         let large = (!c.estimate.memory.fits()).then(|| too_much(c));
         let title = c.machine.title();
         large.into_iter().chain(c.notes.clone()).map(move |n| format!("{title}: {n}"))
@@ -151,7 +152,7 @@ fn notes(plan: &Plan) -> String {
     if items.is_empty() { items } else { section("Notes", &format!("<ul>{items}</ul>")) }
 }
 
-fn sources(plan: &Plan, tables: &Tables) -> String {
+fn sources(plan: &PlanTable, tables: &ChipTables) -> String {
     let how: String = EXPLANATIONS.iter().map(|t| cell("li", t)).collect();
     let each = plan.rows().flat_map(|r| explanation(&r)).map(|line| cell("li", line.trim()));
     let each: String = each.collect();

@@ -2,12 +2,12 @@
 
 use crate::run::run_summary;
 use std::time::{Duration, Instant};
-use systole_config::Config;
+use systole_config::RunConfig;
 use systole_cpu::Level;
 use systole_dist::Strategy;
 use systole_ir::Result;
 use systole_nn::{Compile, Model};
-use systole_plan::{Cpu, Estimate, Machine, Range};
+use systole_plan::{CpuCeilings, Estimate, Machine, TimeRange};
 use systole_runtime::backend;
 
 /// This computer's ceilings are measured: a fifth of a second.
@@ -18,7 +18,7 @@ pub(super) fn this_cpu() -> Result<Machine> {
     const OF_TILES: f64 = 0.31;
     let peak = systole_cpu::peak(Level::from_knob()?, threads);
     let reached = if peak.level == Level::Amx { OF_TILES } else { 1.0 };
-    Ok(Machine::Cpu(Cpu {
+    Ok(Machine::Cpu(CpuCeilings {
         flops: peak.fma_gflops * 1e9,
         bf16_flops: peak.bf16_gflops * reached * 1e9,
         tiers: peak.tiers.iter().map(|t| (t.bytes as f64, t.gb_per_s * 1e9)).collect(),
@@ -33,7 +33,7 @@ const SHORT: f64 = 0.25;
 const TRIAL: Duration = Duration::from_millis(500);
 
 /// A step of the model on this computer, tried on a drawn batch; none where it is estimated to be long or too large.
-pub(super) fn tried(config: &Config, batch: usize, estimate: &Estimate) -> Result<Option<Range>> {
+pub(super) fn tried(config: &RunConfig, batch: usize, estimate: &Estimate) -> Result<Option<TimeRange>> {
     if estimate.device.likely > SHORT || !estimate.memory.fits() {
         return Ok(None);
     }
@@ -55,11 +55,11 @@ pub(super) fn tried(config: &Config, batch: usize, estimate: &Estimate) -> Resul
         each.push(time()?);
     }
     each.sort_by(f64::total_cmp);
-    Ok(Some(Range { low: each[0], likely: each[each.len() / 2], high: each[each.len() - 1] }))
+    Ok(Some(TimeRange { low: each[0], likely: each[each.len() / 2], high: each[each.len() - 1] }))
 }
 
 /// The model on the CPU, whatever else this machine has or the configuration asks for.
-fn on_this_cpu(config: &Config) -> Result<Model> {
+fn on_this_cpu(config: &RunConfig) -> Result<Model> {
     let sample = [config.usual_sample()];
     let mut model = config.layers_only()?;
     let output = model.output_for(&sample)?.shape.to_vec();

@@ -8,37 +8,37 @@ mod local_machine;
 mod planned_program;
 mod text_table;
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::render::screen::Screen;
 pub(crate) use args::PlanArgs;
-use compiler_estimates::Compiler;
+use compiler_estimates::CompilerEstimates;
 use local_machine::{this_cpu, tried};
-use planned_program::Subject;
+use planned_program::PlannedProgram;
 use std::path::Path;
 use systole_data::clock::today;
 use systole_ir::{DType, Error, ErrorKind, Result};
 use systole_plan::{
-    Advice, Choice, Energy, Estimate, Half, Machine, Price, Slice, Tables, Wish, Work, advise, analytic,
-    bill, regions,
+    Advice, ChipTables, Energy, Estimate, HalfType, KernelList, Machine, MachineChoice, PlanLimits, Price,
+    TpuSlice, advise, analytic, bill, regions,
 };
-use text_table::Plan;
+use text_table::PlanTable;
 
-impl Run for PlanArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for PlanArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &PlanArgs, screen: &Screen) -> Outcome {
+fn run(args: &PlanArgs, screen: &Screen) -> CommandResult {
     let tables = tables(args.tables.as_deref())?;
-    let machines = machines(args, &tables).map_err(Failure::usage)?;
+    let machines = machines(args, &tables).map_err(CommandError::usage)?;
     // A file that is there and cannot be read is no wrong argument.
     let is_there = args.target.as_ref().is_some_and(|name| Path::new(name).exists());
     let of_file = |e: &Error| is_there && [ErrorKind::Data, ErrorKind::Io].contains(&e.kind());
-    let refused = |e| if of_file(&e) { Failure::from(e) } else { Failure::usage(e) };
-    let mut subject = Subject::of(args).map_err(refused)?;
-    let compiler = if args.compiled { Some(Compiler::find()?) } else { None };
+    let refused = |e| if of_file(&e) { CommandError::from(e) } else { CommandError::usage(e) };
+    let mut subject = PlannedProgram::of(args).map_err(refused)?;
+    let compiler = if args.compiled { Some(CompilerEstimates::find()?) } else { None };
     let plan = plan(args, &tables, machines, &mut subject, compiler)?;
     if let Some(path) = &args.html {
         std::fs::write(path, html_page::html(&plan, &tables))
@@ -53,16 +53,16 @@ fn run(args: &PlanArgs, screen: &Screen) -> Outcome {
 }
 
 /// The built-in tables, with a user's file over them.
-pub(crate) fn tables(path: Option<&Path>) -> Result<Tables> {
-    let Some(path) = path else { return Tables::built_in() };
+pub(crate) fn tables(path: Option<&Path>) -> Result<ChipTables> {
+    let Some(path) = path else { return ChipTables::built_in() };
     let text = std::fs::read_to_string(path)
         .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the tables"))?;
-    Tables::with(&text, &path.display().to_string())
+    ChipTables::with(&text, &path.display().to_string())
 }
 
-fn machines(args: &PlanArgs, tables: &Tables) -> Result<Vec<Machine>> {
+fn machines(args: &PlanArgs, tables: &ChipTables) -> Result<Vec<Machine>> {
     if args.all {
-        let slices = Slice::all(tables).into_iter().map(Machine::Slice);
+        let slices = TpuSlice::all(tables).into_iter().map(Machine::Slice);
         let gpus = tables.gpus.iter().map(|g| Machine::Gpus(g.clone(), 1));
         return Ok(slices.chain(gpus).chain([this_cpu()?]).collect());
     }
@@ -100,11 +100,11 @@ fn elsewhere(name: &str) -> Option<Error> {
 
 fn plan(
     args: &PlanArgs,
-    tables: &Tables,
+    tables: &ChipTables,
     machines: Vec<Machine>,
-    subject: &mut Subject,
-    mut compiler: Option<Compiler>,
-) -> Result<Plan> {
+    subject: &mut PlannedProgram,
+    mut compiler: Option<CompilerEstimates>,
+) -> Result<PlanTable> {
     let length = subject.length(args);
     let steps = length.as_ref().map(|l| l.steps);
     if let Some(compiler) = &mut compiler {
@@ -121,13 +121,13 @@ fn plan(
             Err(e) => return Err(e.at(machine.title())),
         }
     }
-    let wish = Wish { budget: args.budget, deadline: args.deadline, spot: args.spot };
+    let wish = PlanLimits { budget: args.budget, deadline: args.deadline, spot: args.spot };
     let advice = match (choices.is_empty(), &smallest, subject.step()) {
         (true, Some(smallest), Some((_, batch))) => too_many_devices(batch, smallest),
         _ => advise(&choices, &wish),
     };
     let energy = choices.iter().map(|c| Energy::of(c, tables)).collect();
-    Ok(Plan { title: subject.title(), choices, energy, refused, advice, length, wish })
+    Ok(PlanTable { title: subject.title(), choices, energy, refused, advice, length, wish })
 }
 
 /// No machine takes the batch: each device needs a sample.
@@ -143,14 +143,14 @@ fn too_many_devices(batch: usize, smallest: &Machine) -> Advice {
 
 fn choice(
     args: &PlanArgs,
-    tables: &Tables,
+    tables: &ChipTables,
     machine: Machine,
-    subject: &mut Subject,
+    subject: &mut PlannedProgram,
     steps: Option<f64>,
-    compiler: Option<&Compiler>,
-) -> Result<Choice> {
+    compiler: Option<&CompilerEstimates>,
+) -> Result<MachineChoice> {
     let mut notes = Vec::new();
-    let half = if subject.is_f16() { Half::F16 } else { Half::Bf16 };
+    let half = if subject.is_f16() { HalfType::F16 } else { HalfType::Bf16 };
     let (share, samples) = subject.share(machine.devices(), &mut notes)?;
     if let (Machine::Slice(_), true) = (&machine, multiplies_f16(&share.work)) {
         notes.push(
@@ -181,11 +181,11 @@ fn choice(
         (None, Some((chip, _))) => notes.push(no_price(tables, chip, region)),
         (None, None) => {}
     }
-    Ok(Choice { machine, estimate, samples, run, bill, notes })
+    Ok(MachineChoice { machine, estimate, samples, run, bill, notes })
 }
 
 /// A short step is tried; what cannot be is told.
-fn on_this_cpu(subject: &Subject, estimate: Estimate, notes: &mut Vec<String>) -> Estimate {
+fn on_this_cpu(subject: &PlannedProgram, estimate: Estimate, notes: &mut Vec<String>) -> Estimate {
     let Some((config, batch)) = subject.step() else { return estimate };
     match tried(config, batch, &estimate) {
         Ok(Some(range)) => {
@@ -200,7 +200,7 @@ fn on_this_cpu(subject: &Subject, estimate: Estimate, notes: &mut Vec<String>) -
     }
 }
 
-fn multiplies_f16(work: &Work) -> bool {
+fn multiplies_f16(work: &KernelList) -> bool {
     work.kernels.iter().filter_map(|k| k.product.as_ref()).any(|p| p.dtype == DType::F16)
 }
 
@@ -220,7 +220,7 @@ fn price_notes(price: &Price, old: bool, no_spot: bool) -> Vec<String> {
     notes
 }
 
-fn no_price(tables: &Tables, chip: &str, region: Option<&str>) -> String {
+fn no_price(tables: &ChipTables, chip: &str, region: Option<&str>) -> String {
     match (region, regions(tables, chip)) {
         (Some(r), known) if !known.is_empty() => {
             format!("no price of region {r} in the table: it has {}", known.join(", "))

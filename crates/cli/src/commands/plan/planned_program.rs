@@ -8,44 +8,44 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::Path;
 use std::sync::Arc;
-use systole_config::{Config, Draft, PRESETS};
+use systole_config::{ConfigDraft, PRESETS, RunConfig};
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType};
 use systole_nn::did_you_mean::suggestion;
 use systole_nn::{Model, Precision, counted};
-use systole_plan::{Estimate, Machine, Work, duration};
-use systole_runtime::Roles;
+use systole_plan::{Estimate, KernelList, Machine, duration};
+use systole_runtime::ValueRoles;
 
-pub(super) enum Subject {
+pub(super) enum PlannedProgram {
     /// A training step; its work by the batch of one device.
     Step {
         name: String,
-        config: Box<Config>,
+        config: Box<RunConfig>,
         model: Box<Model>,
         batch: usize,
         compiled: bool,
-        shares: HashMap<usize, Share>,
+        shares: HashMap<usize, DeviceProgram>,
     },
     /// A program that every device runs as it is.
-    Program { name: String, share: Share },
+    Program { name: String, share: DeviceProgram },
 }
 
 /// What one device does in a step.
-pub(super) struct Share {
+pub(super) struct DeviceProgram {
     /// What a compiler is given.
     pub(super) graph: Arc<Graph>,
-    pub(super) work: Work,
+    pub(super) work: KernelList,
     /// Samples of one device; 0 for a program that is no training step.
     pub(super) batch: usize,
 }
 
 /// How long a run is.
-pub(super) struct Length {
+pub(super) struct RunLength {
     pub(super) steps: f64,
     /// Epochs and the samples of each, where the run is counted by them, and who says so.
     pub(super) epochs: Option<(u64, u64, String)>,
 }
 
-impl Length {
+impl RunLength {
     /// `90 epochs of 1,281,167 samples (ImageNet's training pictures): 3,519 steps`
     pub(super) fn words(&self) -> String {
         let steps = self.steps_words();
@@ -62,14 +62,14 @@ impl Length {
     }
 }
 
-impl Share {
-    fn of(graph: Arc<Graph>, batch: usize) -> Share {
-        Share { work: Work::of(&graph), graph, batch }
+impl DeviceProgram {
+    fn of(graph: Arc<Graph>, batch: usize) -> DeviceProgram {
+        DeviceProgram { work: KernelList::of(&graph), graph, batch }
     }
 }
 
-impl Subject {
-    pub(super) fn of(args: &PlanArgs) -> Result<Subject> {
+impl PlannedProgram {
+    pub(super) fn of(args: &PlanArgs) -> Result<PlannedProgram> {
         let name = args.target.as_deref().unwrap_or_default();
         let is_program = args.matmul.is_some() || program::is_program(name);
         if let (true, Some(flag)) = (is_program, of_training(args)) {
@@ -84,11 +84,11 @@ impl Subject {
         if let Some(sizes) = &args.matmul {
             let graph = product(sizes, &args.dtype)?;
             let name = format!("product {sizes} {}", args.dtype);
-            return Ok(Subject::Program { name, share: Share::of(graph, 0) });
+            return Ok(PlannedProgram::Program { name, share: DeviceProgram::of(graph, 0) });
         }
         if is_program {
             let graph = program::open(name, &args.dims)?.imported.program.graph;
-            return Ok(Subject::Program { name: name.into(), share: Share::of(graph, 0) });
+            return Ok(PlannedProgram::Program { name: name.into(), share: DeviceProgram::of(graph, 0) });
         }
         let mut draft = draft(name)?;
         if let Some(p) = &args.precision {
@@ -98,7 +98,7 @@ impl Subject {
         let config = draft.finish().map_err(|r| r.error)?;
         let batch = args.batch_size.map_or(config.fit.batch_size, |n| n as usize);
         let model = Box::new(config.untrained()?);
-        Ok(Subject::Step {
+        Ok(PlannedProgram::Step {
             name: name.into(),
             config: Box::new(config),
             model,
@@ -110,29 +110,29 @@ impl Subject {
 
     pub(super) fn title(&self) -> String {
         match self {
-            Subject::Step { name, config, batch, .. } => {
+            PlannedProgram::Step { name, config, batch, .. } => {
                 let samples = number_of(batch, "sample");
                 format!("{name}: a training step of {samples}, {}", config.compile.precision)
             }
-            Subject::Program { name, .. } => format!("{name}: one run of it"),
+            PlannedProgram::Program { name, .. } => format!("{name}: one run of it"),
         }
     }
 
     pub(super) fn is_f16(&self) -> bool {
         let f16 = Precision::MixedFloat16.name();
-        matches!(self, Subject::Step { config, .. } if config.compile.precision == f16)
+        matches!(self, PlannedProgram::Step { config, .. } if config.compile.precision == f16)
     }
 
     /// What each of `devices` does in a step, and how many samples that is for all of them.
-    pub(super) fn share(&mut self, devices: usize, notes: &mut Vec<String>) -> Result<(&Share, f64)> {
+    pub(super) fn share(&mut self, devices: usize, notes: &mut Vec<String>) -> Result<(&DeviceProgram, f64)> {
         match self {
-            Subject::Program { share, .. } => {
+            PlannedProgram::Program { share, .. } => {
                 if devices > 1 {
                     notes.push("one device runs the program; the others are not used".into());
                 }
                 Ok((share, 1.0))
             }
-            Subject::Step { model, batch, compiled, shares, .. } => {
+            PlannedProgram::Step { model, batch, compiled, shares, .. } => {
                 if *batch < devices {
                     let what = format!("a batch of {batch} cannot be split over {devices} devices");
                     return Err(Error::new(ErrorKind::Unsupported, what));
@@ -146,13 +146,13 @@ impl Subject {
                 let share = match shares.entry(each) {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(free) => {
-                        let share = Share::of(model.train_graph(each)?, each);
+                        let share = DeviceProgram::of(model.train_graph(each)?, each);
                         // Layer by layer is what work is told by; in loops is what a compiler is soon done with.
                         let graph = match compiled {
                             true => model.train_program(each, true)?.0,
                             false => share.graph.clone(),
                         };
-                        free.insert(Share { graph, ..share })
+                        free.insert(DeviceProgram { graph, ..share })
                     }
                 };
                 Ok((&*share, *batch as f64))
@@ -162,7 +162,7 @@ impl Subject {
 
     /// Where the host's work is most of a step, or was: the Keras tutorial's own measurement, set against the device's.
     pub(super) fn host_words(&self, machine: &Machine, estimate: &Estimate) -> Option<String> {
-        let Subject::Step { name, batch, .. } = self else { return None };
+        let PlannedProgram::Step { name, batch, .. } = self else { return None };
         let (device, host) = (estimate.device.likely, estimate.host.total());
         let share = |part: f64, whole: f64| format!("{:.0} %", 100.0 * part / whole);
         if machine.title() == "v2-8" && is_tutorial(name) && *batch == 1000 {
@@ -183,19 +183,19 @@ impl Subject {
     }
 
     /// The step of all devices together with what its arguments are; none for a program that is no step.
-    pub(super) fn whole(&mut self) -> Result<Option<(Arc<Graph>, Roles)>> {
+    pub(super) fn whole(&mut self) -> Result<Option<(Arc<Graph>, ValueRoles)>> {
         match self {
-            Subject::Program { .. } => Ok(None),
-            Subject::Step { model, batch, .. } => model.train_program(*batch, true).map(Some),
+            PlannedProgram::Program { .. } => Ok(None),
+            PlannedProgram::Step { model, batch, .. } => model.train_program(*batch, true).map(Some),
         }
     }
 
     /// How long the run is: as asked for, as the configuration says, or by the size of its data set.
-    pub(super) fn length(&self, args: &PlanArgs) -> Option<Length> {
+    pub(super) fn length(&self, args: &PlanArgs) -> Option<RunLength> {
         if let Some(n) = args.steps {
-            return Some(Length { steps: n as f64, epochs: None });
+            return Some(RunLength { steps: n as f64, epochs: None });
         }
-        let Subject::Step { name, config, batch, .. } = self else { return None };
+        let PlannedProgram::Step { name, config, batch, .. } = self else { return None };
         let epochs = args.epochs.unwrap_or(config.fit.epochs as u64);
         let (samples, whose) = match args.samples {
             Some(n) => (n, "--samples".into()),
@@ -203,14 +203,14 @@ impl Subject {
         };
         // An epoch's last, smaller batch counts for as much as it holds.
         let steps = (epochs as f64 * samples as f64 / *batch as f64).ceil();
-        Some(Length { steps, epochs: Some((epochs, samples, whose)) })
+        Some(RunLength { steps, epochs: Some((epochs, samples, whose)) })
     }
 
     /// The configuration and the batch of a training step.
-    pub(super) fn step(&self) -> Option<(&Config, usize)> {
+    pub(super) fn step(&self) -> Option<(&RunConfig, usize)> {
         match self {
-            Subject::Step { config, batch, .. } => Some((config, *batch)),
-            Subject::Program { .. } => None,
+            PlannedProgram::Step { config, batch, .. } => Some((config, *batch)),
+            PlannedProgram::Program { .. } => None,
         }
     }
 }
@@ -228,7 +228,7 @@ fn of_training(args: &PlanArgs) -> Option<&'static str> {
 }
 
 /// Samples of an epoch and who says so.
-fn samples_of(name: &str, config: &Config) -> Option<(u64, String)> {
+fn samples_of(name: &str, config: &RunConfig) -> Option<(u64, String)> {
     // The preset of this name trains on a handful of pictures; who plans it means what its name stands for.
     if name == "resnet50" {
         return Some((IMAGENET, "ImageNet's training pictures; --samples N for others".into()));
@@ -265,14 +265,14 @@ fn size_of(dataset: &str) -> Option<u64> {
     }
 }
 
-fn draft(name: &str) -> Result<Draft> {
+fn draft(name: &str) -> Result<ConfigDraft> {
     if name.to_lowercase().ends_with(".toml") {
-        return Draft::read(name);
+        return ConfigDraft::read(name);
     }
     // The name that the benchmarks use for the tutorial's model.
     let preset = if is_tutorial(name) { "fashion-mnist" } else { name };
     if PRESETS.contains(&preset) {
-        return Draft::preset(preset);
+        return ConfigDraft::preset(preset);
     }
     let e = Error::new(ErrorKind::Config, format!("`{name}` is no preset, no .toml file and no program"));
     Err(match (is_path(name), Path::new(name).exists()) {

@@ -1,10 +1,11 @@
 //! A plan as text: a table of 100 columns, or all of it with `--wide`.
 
 use super::args::PlanArgs;
-use super::planned_program::Length;
+use super::planned_program::RunLength;
 use crate::render::screen::{Screen, table, wrapped};
 use systole_plan::{
-    Advice, Choice, DISPATCH, Energy, KernelTime, Machine, Tables, Wish, digits, dollars, duration, joules,
+    Advice, ChipTables, DISPATCH, Energy, KernelTime, Machine, MachineChoice, PlanLimits, digits, dollars,
+    duration, joules,
 };
 
 pub(super) const NOT_VALIDATED: &str = "Times are estimates without a measurement behind them (not validated), but where a note says so: take them as ranges.";
@@ -13,38 +14,38 @@ pub(super) const NOT_VALIDATED: &str = "Times are estimates without a measuremen
 const WIDTH: usize = 100;
 
 /// A table and the advice.
-pub(super) struct Plan {
+pub(super) struct PlanTable {
     pub(super) title: String,
-    pub(super) choices: Vec<Choice>,
+    pub(super) choices: Vec<MachineChoice>,
     /// Of each choice, where a wattage of the chip is published.
     pub(super) energy: Vec<Option<Energy>>,
     /// Machines that cannot run it, and why.
     pub(super) refused: Vec<(String, String)>,
     pub(super) advice: Advice,
-    pub(super) length: Option<Length>,
-    pub(super) wish: Wish,
+    pub(super) length: Option<RunLength>,
+    pub(super) wish: PlanLimits,
 }
 
 /// One line of the table.
-pub(super) struct Row<'a> {
-    choice: &'a Choice,
+pub(super) struct PlanRow<'a> {
+    choice: &'a MachineChoice,
     energy: Option<&'a Energy>,
     spot: bool,
 }
 
-impl Plan {
-    pub(super) fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+impl PlanTable {
+    pub(super) fn rows(&self) -> impl Iterator<Item = PlanRow<'_>> {
         let energy = self.energy.iter().map(Option::as_ref);
         let spot = self.wish.spot;
-        let row = move |(choice, energy)| Row { choice, energy, spot };
+        let row = move |(choice, energy)| PlanRow { choice, energy, spot };
         self.choices.iter().zip(energy).map(row)
     }
 }
 
-pub(super) type Column = (&'static str, fn(&Row<'_>) -> String);
+pub(super) type PlanColumn = (&'static str, fn(&PlanRow<'_>) -> String);
 
 /// What fits into [`WIDTH`]; the names of the columns that go first where it does not.
-const NARROW: [Column; 9] = [
+const NARROW: [PlanColumn; 9] = [
     ("machine", |r| r.choice.machine.title()),
     ("GiB need/has", need),
     ("fits", fits),
@@ -58,7 +59,7 @@ const NARROW: [Column; 9] = [
 const SPARE: [&str; 2] = ["samples/s", "$/h"];
 
 /// Everything.
-pub(super) const WIDE: [Column; 16] = [
+pub(super) const WIDE: [PlanColumn; 16] = [
     ("machine", |r| r.choice.machine.title()),
     ("HBM need", |r| gib(r.choice.estimate.memory.total())),
     ("of", |r| gib(r.choice.estimate.memory.limit)),
@@ -84,7 +85,7 @@ fn ranged([low, likely, high]: [f64; 3]) -> String {
     format!("{} ({} to {})", duration(likely), duration(low), duration(high))
 }
 
-fn need(r: &Row<'_>) -> String {
+fn need(r: &PlanRow<'_>) -> String {
     let number = |bytes: f64| match bytes / GIB {
         g if !g.is_finite() => "?".into(),
         g if g < 0.01 => "<0.01".into(),
@@ -95,11 +96,11 @@ fn need(r: &Row<'_>) -> String {
     format!("{}/{}", number(m.total()), number(m.limit))
 }
 
-fn fits(r: &Row<'_>) -> String {
+fn fits(r: &PlanRow<'_>) -> String {
     if r.choice.estimate.memory.fits() { "yes" } else { "NO" }.into()
 }
 
-fn hourly(r: &Row<'_>) -> String {
+fn hourly(r: &PlanRow<'_>) -> String {
     match (&r.choice.bill, &r.choice.machine) {
         (Some(b), _) => {
             let hour = if r.spot { b.spot_per_hour.unwrap_or(b.per_hour) } else { b.per_hour };
@@ -112,7 +113,7 @@ fn hourly(r: &Row<'_>) -> String {
 }
 
 /// What of the hourly price is for hosts, where that is billed apart.
-fn hosts(r: &Row<'_>) -> String {
+fn hosts(r: &PlanRow<'_>) -> String {
     match &r.choice.bill {
         Some(b) if b.host_per_hour > 0.0 => format!("{:.2}", b.host_per_hour),
         Some(_) => "included".into(),
@@ -120,7 +121,7 @@ fn hosts(r: &Row<'_>) -> String {
     }
 }
 
-fn cost(r: &Row<'_>) -> String {
+fn cost(r: &PlanRow<'_>) -> String {
     match (r.choice.run, r.choice.dollars(r.spot)) {
         (None, _) => "-".into(),
         (_, Some(d)) => dollars(d),
@@ -128,7 +129,7 @@ fn cost(r: &Row<'_>) -> String {
     }
 }
 
-fn both_costs(r: &Row<'_>) -> String {
+fn both_costs(r: &PlanRow<'_>) -> String {
     match (r.choice.run, r.choice.dollars(false), r.choice.bill.as_ref().and_then(|b| b.spot_run)) {
         (None, ..) => "-".into(),
         (_, Some(d), Some(s)) => format!("{} ({})", dollars(d), dollars(s)),
@@ -138,7 +139,7 @@ fn both_costs(r: &Row<'_>) -> String {
 }
 
 /// Likely seconds of the run, or of a step where its length is not known.
-pub(super) fn seconds_of_run(c: &Choice) -> f64 {
+pub(super) fn seconds_of_run(c: &MachineChoice) -> f64 {
     c.run.map_or(c.estimate.step().likely, |r| r[1])
 }
 
@@ -153,12 +154,12 @@ pub(super) fn gib(bytes: f64) -> String {
 }
 
 /// Text of at most [`WIDTH`] columns, broken at spaces, later lines further in; as it is with --wide.
-struct Paper<'a> {
+struct WrappedText<'a> {
     screen: &'a Screen,
     wide: bool,
 }
 
-impl Paper<'_> {
+impl WrappedText<'_> {
     fn line(&self, text: impl AsRef<str>) {
         self.screen.line(self.wrapped(text.as_ref()));
     }
@@ -186,15 +187,15 @@ fn fitted(mut rows: Vec<Vec<String>>, spare: &[&str], width: usize) -> String {
     table(&rows)
 }
 
-pub(super) fn text(plan: &Plan, args: &PlanArgs, tables: &Tables, screen: &Screen) {
-    let paper = Paper { screen, wide: args.wide };
+pub(super) fn text(plan: &PlanTable, args: &PlanArgs, tables: &ChipTables, screen: &Screen) {
+    let paper = WrappedText { screen, wide: args.wide };
     let by =
         if args.compiled { "TPUs: from libtpu's program; others: analytic model" } else { "analytic model" };
     paper.line(format!("{} ({by})", plan.title));
     if let Some(length) = &plan.length {
         paper.line(length.words());
     }
-    let columns: &[Column] = if args.wide { &WIDE } else { &NARROW };
+    let columns: &[PlanColumn] = if args.wide { &WIDE } else { &NARROW };
     let mut rows = vec![columns.iter().map(|c| c.0.to_string()).collect::<Vec<_>>()];
     rows.extend(plan.rows().map(|r| columns.iter().map(|c| c.1(&r)).collect()));
     if rows.len() > 1 {
@@ -225,7 +226,7 @@ pub(super) fn text(plan: &Plan, args: &PlanArgs, tables: &Tables, screen: &Scree
 }
 
 /// What an out-of-memory line says: by how much, what is large, what would help.
-pub(super) fn too_much(c: &Choice) -> String {
+pub(super) fn too_much(c: &MachineChoice) -> String {
     let m = &c.estimate.memory;
     let parts: Vec<String> = m.parts().iter().take(3).map(|(n, b)| format!("{n} {}", gib(*b))).collect();
     let by_batch = m.activations + m.temporaries + m.inputs;
@@ -240,7 +241,7 @@ pub(super) fn too_much(c: &Choice) -> String {
 }
 
 /// Kernels of one layer together, in the order of their first.
-fn by_layer(c: &Choice) -> Vec<(String, Vec<&KernelTime>)> {
+fn by_layer(c: &MachineChoice) -> Vec<(String, Vec<&KernelTime>)> {
     let mut layers: Vec<(String, Vec<&KernelTime>)> = Vec::new();
     for k in &c.estimate.kernels {
         let scope = if k.scope.is_empty() { "(no layer)" } else { &k.scope };
@@ -253,7 +254,7 @@ fn by_layer(c: &Choice) -> Vec<(String, Vec<&KernelTime>)> {
 }
 
 /// A layer's line: seconds, part of the matrix units' time that is needed work, bytes, paddings.
-pub(super) struct Layer {
+pub(super) struct LayerCost {
     pub(super) name: String,
     pub(super) seconds: f64,
     pub(super) mxu: f64,
@@ -262,7 +263,7 @@ pub(super) struct Layer {
     pub(super) padding: Vec<String>,
 }
 
-fn layer_lines(c: &Choice, peak_seconds: impl Fn(&KernelTime) -> f64) -> Vec<Layer> {
+fn layer_lines(c: &MachineChoice, peak_seconds: impl Fn(&KernelTime) -> f64) -> Vec<LayerCost> {
     let line = |(name, kernels): (String, Vec<&KernelTime>)| {
         let sum = |f: &dyn Fn(&KernelTime) -> f64| kernels.iter().map(|k| f(k) * k.trips).sum::<f64>();
         let seconds = sum(&|k| k.time.total);
@@ -278,7 +279,7 @@ fn layer_lines(c: &Choice, peak_seconds: impl Fn(&KernelTime) -> f64) -> Vec<Lay
                 }
             }
         }
-        Layer {
+        LayerCost {
             name,
             seconds,
             mxu: sum(&peak_seconds) / seconds.max(1e-12),
@@ -301,7 +302,7 @@ fn remedy(dimension: &str, from: f64, to: f64) -> String {
     }
 }
 
-pub(super) fn lines_of(c: &Choice) -> Vec<Layer> {
+pub(super) fn lines_of(c: &MachineChoice) -> Vec<LayerCost> {
     // Needed operations at the peak, as the estimate's own MFU counts them.
     let flops: f64 = c.estimate.kernels.iter().map(|k| k.flops * k.trips).sum();
     let step = c.estimate.step().likely;
@@ -309,7 +310,7 @@ pub(super) fn lines_of(c: &Choice) -> Vec<Layer> {
     layer_lines(c, |k| k.flops / rate)
 }
 
-fn layers(c: &Choice, paper: &Paper<'_>) {
+fn layers(c: &MachineChoice, paper: &WrappedText<'_>) {
     paper.line(format!("\n{} by layer (one device):", c.machine.title()));
     let head = ["layer", "time", "of it MXU use", "bytes", "limit"];
     let mut rows = vec![head.map(String::from).to_vec()];
@@ -339,7 +340,7 @@ fn shortened(name: &str, most: usize) -> String {
     }
 }
 
-fn explain(plan: &Plan, tables: &Tables, paper: &Paper<'_>) {
+fn explain(plan: &PlanTable, tables: &ChipTables, paper: &WrappedText<'_>) {
     paper.line("\nHow the figures came about:");
     for text in EXPLANATIONS {
         paper.line(format!("  {text}"));
@@ -355,7 +356,7 @@ fn explain(plan: &Plan, tables: &Tables, paper: &Paper<'_>) {
 }
 
 /// Where one machine's figures come from.
-pub(super) fn explanation(r: &Row<'_>) -> Vec<String> {
+pub(super) fn explanation(r: &PlanRow<'_>) -> Vec<String> {
     let (c, m) = (r.choice, &r.choice.estimate.memory);
     let parts: Vec<String> =
         m.parts().iter().filter(|p| p.1 > 0.0).map(|(n, b)| format!("{n} {}", gib(*b))).collect();
@@ -386,7 +387,7 @@ pub(super) fn explanation(r: &Row<'_>) -> Vec<String> {
 }
 
 /// `12.3 J a step, 81.3 samples for a joule, 3.7 kJ in all (800 W, chips alone)`
-fn energy(r: &Row<'_>) -> String {
+fn energy(r: &PlanRow<'_>) -> String {
     let Some(e) = r.energy else { return "? (no wattage of it is published)".into() };
     let run = e.run.map_or(String::new(), |j| format!(", {} in all", joules(j)));
     let (step, rate) = (joules(e.step), digits(e.samples_per_joule));

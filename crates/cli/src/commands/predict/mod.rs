@@ -3,22 +3,24 @@
 mod prediction;
 mod sample_sources;
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{config_of, with_settings};
-use crate::models::predictor::{self, Answerer, Operators};
+use crate::models::predictor::{self, OperatorGraph, Predictor};
 use crate::models::run_directory;
 use crate::models::test_time_augmentation;
 use crate::render::screen::{Screen, note};
 use crate::run::evaluation;
 use clap::Args;
-use prediction::{Answer, Form};
-use sample_sources::{Reading, Source, Takes, Unread, nothing, or_go_on, stacked, tokens_of};
+use prediction::{PredictionFormat, SamplePrediction};
+use sample_sources::{
+    InputKind, ReadOptions, SampleSource, UnreadableFile, nothing, or_go_on, stacked, tokens_of,
+};
 use serde_json::json;
 use std::path::PathBuf;
-use systole_config::{Config, TestTime, fraction, scale_pixels};
+use systole_config::{RunConfig, TestTimeAugmentation, fraction, scale_pixels};
 use systole_data::Sample;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::{Model, counted};
 
@@ -62,8 +64,8 @@ pub(crate) struct PredictArgs {
     sets: Vec<String>,
 }
 
-impl Run for PredictArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for PredictArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
@@ -78,21 +80,21 @@ fn tell_of_outputs(model: &Model, screen: &Screen) {
     }
 }
 
-fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
-    let form = args.out.as_deref().map(Form::of).transpose().map_err(Failure::usage)?;
+fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
+    let form = args.out.as_deref().map(PredictionFormat::of).transpose().map_err(CommandError::usage)?;
     let file = run_directory::model_file(&args.model)?;
-    let Answerer { mut model, operators } = predictor::answerer(&file)?;
+    let Predictor { mut model, operators } = predictor::answerer(&file)?;
     let config = with_settings(config_of(&model, &file)?, &args.sets, &file)?;
-    let takes = Takes::of(&model, &file)?;
+    let takes = InputKind::of(&model, &file)?;
     tell_of_outputs(&model, screen);
-    if matches!(takes, Takes::Text(_)) {
+    if matches!(takes, InputKind::Text(_)) {
         model.class_names = tokens_of(&model)?;
     }
     let scale = match takes {
-        Takes::Pictures(_) => scale(args, config.as_ref(), screen)?,
+        InputKind::Pictures(_) => scale(args, config.as_ref(), screen)?,
         _ => 1.0,
     };
-    let reading = Reading {
+    let reading = ReadOptions {
         takes,
         model: &model,
         config: config.as_ref(),
@@ -108,21 +110,21 @@ fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     let is_of_values = config.as_ref().is_some_and(|c| c.data.is_own()) && model.class_names.is_empty();
     let tta = test_time(args, takes, config.as_ref())?;
     let mut answering =
-        Answering { takes, scale, is_of_values, screen, told: 0, answers: Vec::new(), tta, operators };
-    let show = |answer: Answer, model: &Model, all: &mut Vec<Answer>| match form {
+        BatchPredictor { takes, scale, is_of_values, screen, told: 0, answers: Vec::new(), tta, operators };
+    let show = |answer: SamplePrediction, model: &Model, all: &mut Vec<SamplePrediction>| match form {
         Some(_) => all.push(answer),
         None => answer.show(screen, model, takes, args.top as usize),
     };
     for source in &sources {
         match source {
             Ok(source) => answering.all(source, &mut model, &show)?,
-            Err(Unread { path, error }) => answering.tell(path, None, error),
+            Err(UnreadableFile { path, error }) => answering.tell(path, None, error),
         }
     }
     if let (Some(form), Some(out)) = (form, &args.out) {
         let answers = &answering.answers;
         let text = form.text(answers, &model, takes, args.top as usize);
-        write_atomically(&Disk, out, &[text.as_bytes()])?;
+        write_atomically(&OsFileSystem, out, &[text.as_bytes()])?;
         let are = if answers.len() == 1 { "is" } else { "are" };
         screen.line(format!("{} {are} in {}", counted(answers.len() as u64, "prediction"), out.display()));
     }
@@ -132,46 +134,46 @@ fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
 /// How often each picture is changed and answered, and how it is changed.
 fn test_time(
     args: &PredictArgs,
-    takes: Takes,
-    config: Option<&Config>,
-) -> Result<Option<(u64, TestTime)>, Failure> {
-    let of_config = config.and_then(|c| c.data.tta).filter(|_| matches!(takes, Takes::Pictures(_)));
+    takes: InputKind,
+    config: Option<&RunConfig>,
+) -> Result<Option<(u64, TestTimeAugmentation)>, CommandError> {
+    let of_config = config.and_then(|c| c.data.tta).filter(|_| matches!(takes, InputKind::Pictures(_)));
     match (args.tta.or(of_config), takes) {
         (None, _) => Ok(None),
-        (Some(n), Takes::Pictures([.., channels])) => {
+        (Some(n), InputKind::Pictures([.., channels])) => {
             let names = config.map_or(&[][..], |c| &c.data.augment);
             let seed = config.map_or(0, |c| c.seed);
-            Ok(Some((n, TestTime::of(names, seed, channels >= 3)?)))
+            Ok(Some((n, TestTimeAugmentation::of(names, seed, channels >= 3)?)))
         }
         (Some(_), _) => {
             let e = Error::new(ErrorKind::Config, "the model takes no pictures").at("--tta");
-            Err(Failure::usage(e.hint("leave --tta out")))
+            Err(CommandError::usage(e.hint("leave --tta out")))
         }
     }
 }
 
 /// Puts samples to the model, and keeps count of those that have no answer.
-struct Answering<'a> {
-    takes: Takes,
+struct BatchPredictor<'a> {
+    takes: InputKind,
     scale: f64,
     /// Whether numbers are predicted, rather than classes.
     is_of_values: bool,
     screen: &'a Screen,
     told: u64,
-    answers: Vec<Answer>,
+    answers: Vec<SamplePrediction>,
     /// What answers in place of the model's layers: a .tflite or ONNX file.
-    operators: Option<Operators>,
+    operators: Option<OperatorGraph>,
     /// How many changed versions of each picture are asked about, too.
-    tta: Option<(u64, TestTime)>,
+    tta: Option<(u64, TestTimeAugmentation)>,
 }
 
-impl Answering<'_> {
+impl BatchPredictor<'_> {
     /// The answers for the samples of a file or folder.
     fn all(
         &mut self,
-        source: &Source,
+        source: &SampleSource,
         model: &mut Model,
-        show: &impl Fn(Answer, &Model, &mut Vec<Answer>),
+        show: &impl Fn(SamplePrediction, &Model, &mut Vec<SamplePrediction>),
     ) -> Result<()> {
         let (mut waiting, mut count) = (Vec::new(), 0);
         for (index, item) in source.elements.iter().enumerate() {
@@ -197,7 +199,9 @@ impl Answering<'_> {
     /// What the model says of `x`, whose pixels are as they were read.
     fn outputs(&self, x: Literal, model: &mut Model) -> Result<Literal> {
         let x = match self.takes {
-            Takes::Pictures(_) => scale_pixels(self.scale)(Sample::new([("image", x)])).get("image")?.clone(),
+            InputKind::Pictures(_) => {
+                scale_pixels(self.scale)(Sample::new([("image", x)])).get("image")?.clone()
+            }
             _ => x,
         };
         let x = fit_input(model, &x)?;
@@ -209,10 +213,10 @@ impl Answering<'_> {
 
     fn batch(
         &mut self,
-        source: &Source,
+        source: &SampleSource,
         samples: Vec<(usize, Sample)>,
         model: &mut Model,
-        show: &impl Fn(Answer, &Model, &mut Vec<Answer>),
+        show: &impl Fn(SamplePrediction, &Model, &mut Vec<SamplePrediction>),
     ) -> Result<()> {
         if samples.is_empty() {
             return Ok(());
@@ -237,7 +241,7 @@ impl Answering<'_> {
             }
             let values = if self.is_of_values { row } else { evaluation::probabilities(&row) };
             show(
-                Answer { path, index, many, values, is_of_values: self.is_of_values },
+                SamplePrediction { path, index, many, values, is_of_values: self.is_of_values },
                 model,
                 &mut self.answers,
             );
@@ -251,7 +255,7 @@ impl Answering<'_> {
         let place = index.map_or(path.to_string(), |i| format!("{path}[{i}]"));
         note(&format!("{place} has no answer: {error}"));
         if self.screen.json {
-            let what = if matches!(self.takes, Takes::Pictures(_)) { "image" } else { "file" };
+            let what = if matches!(self.takes, InputKind::Pictures(_)) { "image" } else { "file" };
             self.screen.object(&json!({
                 what: path, "index": index.unwrap_or(0), "error": error.what(), "where": error.places().join(", in "),
             }));
@@ -270,19 +274,19 @@ impl Answering<'_> {
 }
 
 /// What a model says of each sample; of a text, what it says at its end.
-fn last_values(outputs: &Literal, takes: Takes) -> Vec<Vec<f32>> {
+fn last_values(outputs: &Literal, takes: InputKind) -> Vec<Vec<f32>> {
     let (n, values) = (outputs.shape()[0].max(1), outputs.to_f32s());
     let each = values.len() / n;
     let last = match takes {
-        Takes::Text(length) => each / length.max(1),
+        InputKind::Text(length) => each / length.max(1),
         _ => each,
     };
     values.chunks_exact(each.max(1)).map(|row| row[each - last..].to_vec()).collect()
 }
 
-fn scale(args: &PredictArgs, config: Option<&Config>, screen: &Screen) -> Result<f64, Failure> {
+fn scale(args: &PredictArgs, config: Option<&RunConfig>, screen: &Screen) -> Result<f64, CommandError> {
     if let Some(text) = &args.scale {
-        return fraction(text).map_err(|e| Failure::usage(e.at(format!("--scale {text}"))));
+        return fraction(text).map_err(|e| CommandError::usage(e.at(format!("--scale {text}"))));
     }
     if let Some(config) = config {
         return Ok(config.data.scale);

@@ -1,6 +1,6 @@
 //! What a model says of a sample, as a line, as JSON and as a row of a file.
 
-use super::sample_sources::Takes;
+use super::sample_sources::InputKind;
 use crate::render::screen::Screen;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -8,7 +8,7 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Model;
 
 /// What a model says of one sample.
-pub(super) struct Answer {
+pub(super) struct SamplePrediction {
     pub path: String,
     pub index: usize,
     /// Whether its file has others.
@@ -18,7 +18,7 @@ pub(super) struct Answer {
     pub is_of_values: bool,
 }
 
-impl Answer {
+impl SamplePrediction {
     /// The likeliest classes.
     fn best(&self, top: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.values.len()).collect();
@@ -27,7 +27,7 @@ impl Answer {
         order
     }
 
-    pub fn show(&self, screen: &Screen, model: &Model, takes: Takes, top: usize) {
+    pub fn show(&self, screen: &Screen, model: &Model, takes: InputKind, top: usize) {
         if screen.json {
             return screen.object(&self.json(model, takes, top));
         }
@@ -42,8 +42,8 @@ impl Answer {
         screen.line(format!("{place}: {}{others}", shown[0]));
     }
 
-    fn json(&self, model: &Model, takes: Takes, top: usize) -> Value {
-        let what = if matches!(takes, Takes::Pictures(_)) { "image" } else { "file" };
+    fn json(&self, model: &Model, takes: InputKind, top: usize) -> Value {
+        let what = if matches!(takes, InputKind::Pictures(_)) { "image" } else { "file" };
         if self.is_of_values {
             return json!({what: self.path, "index": self.index, "values": self.values});
         }
@@ -56,7 +56,7 @@ impl Answer {
         })
     }
 
-    fn csv(&self, model: &Model, takes: Takes) -> String {
+    fn csv(&self, model: &Model, takes: InputKind) -> String {
         let place = format!("{},{}", quoted(&self.path), self.index);
         if self.is_of_values {
             return self.values.iter().fold(place, |line, v| format!("{line},{v}"));
@@ -67,9 +67,9 @@ impl Answer {
 }
 
 /// What a class is called, or a token of text.
-fn name(model: &Model, takes: Takes, class: usize) -> String {
+fn name(model: &Model, takes: InputKind, class: usize) -> String {
     let known = model.class_names.get(class).cloned();
-    let what = if matches!(takes, Takes::Text(_)) { "token" } else { "class" };
+    let what = if matches!(takes, InputKind::Text(_)) { "token" } else { "class" };
     known.unwrap_or_else(|| format!("{what} {class}"))
 }
 
@@ -83,30 +83,30 @@ fn quoted(text: &str) -> String {
 
 /// What is written to a file.
 #[derive(Clone, Copy)]
-pub(super) enum Form {
+pub(super) enum PredictionFormat {
     Csv,
     Json,
 }
 
-impl Form {
+impl PredictionFormat {
     /// By the end of its name.
-    pub fn of(path: &Path) -> Result<Form> {
+    pub fn of(path: &Path) -> Result<PredictionFormat> {
         match path.extension().and_then(|e| e.to_str()) {
-            Some("csv") => Ok(Form::Csv),
-            Some("json") => Ok(Form::Json),
+            Some("csv") => Ok(PredictionFormat::Csv),
+            Some("json") => Ok(PredictionFormat::Json),
             _ => Err(Error::new(ErrorKind::Config, format!("{} is no file for predictions", path.display()))
                 .at("--out")
                 .hint("name it ….csv or ….json")),
         }
     }
 
-    pub fn text(self, answers: &[Answer], model: &Model, takes: Takes, top: usize) -> String {
+    pub fn text(self, answers: &[SamplePrediction], model: &Model, takes: InputKind, top: usize) -> String {
         match self {
-            Form::Json => {
+            PredictionFormat::Json => {
                 let all: Vec<Value> = answers.iter().map(|a| a.json(model, takes, top)).collect();
                 format!("{:#}\n", Value::from(all))
             }
-            Form::Csv => {
+            PredictionFormat::Csv => {
                 let values = answers.first().filter(|a| a.is_of_values).map(|a| a.values.len());
                 let columns = match values {
                     Some(n) => (0..n).map(|i| format!(",value_{i}")).collect(),

@@ -5,10 +5,10 @@ use crate::render::screen::note;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use systole_config::Config;
+use systole_config::RunConfig;
 use systole_data::format::text_encoding::to_utf8;
 use systole_data::format::{any_format, idx};
-use systole_data::input_file::{self, Input, is_dir};
+use systole_data::input_file::{self, InputFile, is_dir};
 use systole_data::tools::files_of;
 use systole_data::{AUTOTUNE, Dataset, HostArray, ImageFolder, Sample};
 use systole_datasets::{RecordInputs, Tokenizer, fit_picture_on, is_of_records, record_inputs};
@@ -23,16 +23,16 @@ const NAMED: usize = 3;
 
 /// What a model takes of one sample.
 #[derive(Clone, Copy)]
-pub(super) enum Takes {
+pub(super) enum InputKind {
     Pictures([usize; 3]),
     Numbers(usize),
     /// So many bytes of a text.
     Text(usize),
 }
 
-impl Takes {
+impl InputKind {
     /// By the type of the model's input.
-    pub fn of(model: &Model, path: &str) -> Result<Takes> {
+    pub fn of(model: &Model, path: &str) -> Result<InputKind> {
         let inputs = &model.architecture().inputs;
         let ty = match inputs.as_slice() {
             [one] => one.ty.as_ref(),
@@ -41,10 +41,10 @@ impl Takes {
         let has_tokens =
             |t: &systole_ir::TensorType| t.dtype.is_int() && !model.architecture().inputs.is_empty();
         match ty.map(|t| (t, t.shape.dims())) {
-            Some((_, &[h, w, c @ (1 | 3)])) => Ok(Takes::Pictures([h, w, c])),
-            Some((_, &[h, w])) => Ok(Takes::Pictures([h, w, 1])),
-            Some((t, &[n])) if has_tokens(t) => Ok(Takes::Text(n)),
-            Some((_, &[n])) => Ok(Takes::Numbers(n)),
+            Some((_, &[h, w, c @ (1 | 3)])) => Ok(InputKind::Pictures([h, w, c])),
+            Some((_, &[h, w])) => Ok(InputKind::Pictures([h, w, 1])),
+            Some((t, &[n])) if has_tokens(t) => Ok(InputKind::Text(n)),
+            Some((_, &[n])) => Ok(InputKind::Numbers(n)),
             other => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("{path} takes no pictures, records or text"),
@@ -60,10 +60,10 @@ impl Takes {
 
 /// How samples are read.
 #[derive(Clone, Copy)]
-pub(super) struct Reading<'a> {
-    pub takes: Takes,
+pub(super) struct ReadOptions<'a> {
+    pub takes: InputKind,
     pub model: &'a Model,
-    pub config: Option<&'a Config>,
+    pub config: Option<&'a RunConfig>,
     /// At most so many samples of a file.
     pub limit: Option<u64>,
     /// Whether brightness is turned around.
@@ -73,7 +73,7 @@ pub(super) struct Reading<'a> {
 }
 
 /// Samples of a file, or the pictures of a folder.
-pub(super) struct Source {
+pub(super) struct SampleSource {
     /// The file or folder.
     pub path: String,
     pub elements: Dataset,
@@ -83,7 +83,7 @@ pub(super) struct Source {
     pub goes_on: bool,
 }
 
-impl Source {
+impl SampleSource {
     /// The file of a sample, its number there, and whether there are others.
     pub fn place(&self, index: usize) -> (String, usize, bool) {
         match &self.files {
@@ -94,31 +94,31 @@ impl Source {
 }
 
 /// A file that cannot be opened, in a folder or where the others are answered all the same.
-pub(super) struct Unread {
+pub(super) struct UnreadableFile {
     pub path: String,
     pub error: Error,
 }
 
-impl Reading<'_> {
+impl ReadOptions<'_> {
     /// What a path names: a file, a pattern of files of records, or a folder of files.
-    pub fn open(&self, path: &str) -> Result<Vec<Result<Source, Unread>>> {
+    pub fn open(&self, path: &str) -> Result<Vec<Result<SampleSource, UnreadableFile>>> {
         if !is_dir(path) {
             let one = self.file(path, self.keep_going);
             return match (one, self.keep_going) {
-                (Err(error), true) => Ok(vec![Err(Unread { path: path.into(), error })]),
+                (Err(error), true) => Ok(vec![Err(UnreadableFile { path: path.into(), error })]),
                 (one, _) => Ok(vec![Ok(one.map_err(|e| or_go_on(e, path))?)]),
             };
         }
         let mut all = Vec::new();
         let files: Vec<String> = files_of(Path::new(path))?.iter().map(|f| f.display().to_string()).collect();
         let is_answered = |name: &String| match self.takes {
-            Takes::Text(_) => name.to_lowercase().ends_with(".txt"),
+            InputKind::Text(_) => name.to_lowercase().ends_with(".txt"),
             _ => is_of_records(name),
         };
         for file in files.into_iter().filter(is_answered) {
-            all.push(self.file(&file, true).map_err(|error| Unread { path: file, error }));
+            all.push(self.file(&file, true).map_err(|error| UnreadableFile { path: file, error }));
         }
-        if let Takes::Pictures(size) = self.takes {
+        if let InputKind::Pictures(size) = self.takes {
             all.extend(self.album(path, size)?.map(Ok));
         }
         match all.is_empty() {
@@ -129,9 +129,9 @@ impl Reading<'_> {
 
     fn nothing_in(&self, path: &str) -> Error {
         let what = match self.takes {
-            Takes::Pictures(_) => "pictures",
-            Takes::Numbers(_) => "files of records (.csv, .npz, .tfrecord)",
-            Takes::Text(_) => "texts (.txt)",
+            InputKind::Pictures(_) => "pictures",
+            InputKind::Numbers(_) => "files of records (.csv, .npz, .tfrecord)",
+            InputKind::Text(_) => "texts (.txt)",
         };
         Error::new(ErrorKind::Data, format!("there are no {what} in this folder"))
             .at(path)
@@ -139,7 +139,7 @@ impl Reading<'_> {
     }
 
     /// The pictures of a folder and of those in it, as training finds them; `None`: there are none.
-    fn album(&self, path: &str, size: [usize; 3]) -> Result<Option<Source>> {
+    fn album(&self, path: &str, size: [usize; 3]) -> Result<Option<SampleSource>> {
         let found = ImageFolder::flat(path)?;
         let (suspects, others): (Vec<PathBuf>, Vec<PathBuf>) =
             found.left_out.iter().cloned().partition(|f| is_named_as_picture(f));
@@ -159,24 +159,24 @@ impl Reading<'_> {
         };
         let all = ImageFolder { pictures: Arc::new(pictures), ..found };
         let elements = all.dataset().map_parallel(fit, AUTOTUNE);
-        Ok(Some(Source { path: path.into(), elements, files: Some(files), goes_on: true }))
+        Ok(Some(SampleSource { path: path.into(), elements, files: Some(files), goes_on: true }))
     }
 
     /// The samples of a file.
-    fn file(&self, path: &str, goes_on: bool) -> Result<Source> {
+    fn file(&self, path: &str, goes_on: bool) -> Result<SampleSource> {
         let elements = self.samples(path, goes_on)?;
         let elements = self.limit.map_or(elements.clone(), |n| elements.take(n));
-        Ok(Source { path: path.into(), elements, files: None, goes_on })
+        Ok(SampleSource { path: path.into(), elements, files: None, goes_on })
     }
 
     fn samples(&self, path: &str, goes_on: bool) -> Result<Dataset> {
         let size = match self.takes {
-            Takes::Text(length) => return self.last_of_text(path, length),
-            Takes::Pictures(size) if !is_of_records(path) => {
+            InputKind::Text(length) => return self.last_of_text(path, length),
+            InputKind::Pictures(size) if !is_of_records(path) => {
                 return Dataset::from_named_slices(path, [("image", self.pictures(path, size)?)]);
             }
-            Takes::Pictures(size) => Some(size),
-            Takes::Numbers(_) => None,
+            InputKind::Pictures(size) => Some(size),
+            InputKind::Numbers(_) => None,
         };
         let options = self.config.and_then(|c| c.data.records.clone()).unwrap_or_default();
         let fields: Option<Vec<String>> =
@@ -197,7 +197,7 @@ impl Reading<'_> {
 
     /// The first record that can be read tells whether the fields are those that the model takes.
     fn check_numbers(&self, inputs: &Dataset, path: &str) -> Result<()> {
-        let Takes::Numbers(wanted) = self.takes else { return Ok(()) };
+        let InputKind::Numbers(wanted) = self.takes else { return Ok(()) };
         let mut first = inputs.debug().iter();
         let first = match self.keep_going {
             true => first.find_map(Result::ok),
@@ -317,7 +317,7 @@ fn tell_left_out(files: Vec<PathBuf>) {
 fn is_picture(path: &str) -> Result<bool> {
     let wrong = |e| Error::io("cannot read", path, e).hint("check the path of the picture");
     let mut start = Vec::new();
-    Input::open(path).and_then(|f| f.take(16).read_to_end(&mut start)).map_err(wrong)?;
+    InputFile::open(path).and_then(|f| f.take(16).read_to_end(&mut start)).map_err(wrong)?;
     Ok(any_format::is_picture(&start) || any_format::other_format(&start).is_some())
 }
 

@@ -2,9 +2,9 @@
 
 mod weight_only_quantization;
 
-use crate::args::common::{Common, DataArgs};
-use crate::args::exit_status::{Failure, Outcome, Run, check_out};
-use crate::models::accuracy::{Accuracy, Tests, agreeing, classes_in_floats, taken};
+use crate::args::common::{CommonArgs, DataArgs};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_out};
+use crate::models::accuracy::{Int8Accuracy, LabeledSamples, agreeing, classes_in_floats, taken};
 use crate::models::command_target::{config_of, set_all};
 use crate::models::model_data::check_samples;
 use crate::models::onnx;
@@ -16,14 +16,14 @@ use crate::run::training::load_data;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use systole_config::{Config, Draft};
-use systole_data::file_system::{Disk, write_atomically};
+use systole_config::{ConfigDraft, RunConfig};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_datasets::TrainingData;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::{Model, WeightBits, counted, grouped};
 use systole_quant::{
-    CACHE, Calibration, LayerReport, Method, Options, Ranges, Trained, alone, correct_bias, dynamic, edgetpu,
-    equalize, lower, quantize, report, trained,
+    CACHE, Calibration, LayerReport, QatModel, QuantizeOptions, RangeMethod, TensorRanges, alone,
+    correct_bias, dynamic, edgetpu, equalize, lower, quantize, report, trained,
 };
 
 #[derive(Args)]
@@ -83,7 +83,7 @@ pub(crate) struct QuantArgs {
     calibrate: Option<MethodName>,
     /// Whether weights of convolutions have a scale for each channel or one [default: channel]
     #[arg(long, value_name = "WHAT")]
-    per: Option<Per>,
+    per: Option<ScaleGranularity>,
     /// Layers that stay in floats
     #[arg(long, value_name = "LAYER,…", value_delimiter = ',')]
     skip: Vec<String>,
@@ -115,19 +115,19 @@ enum MethodName {
 }
 
 impl MethodName {
-    fn method(self) -> Method {
+    fn method(self) -> RangeMethod {
         match self {
-            MethodName::Minmax => Method::MinMax,
-            MethodName::Percentile => Method::Percentile(99.99),
-            MethodName::Entropy => Method::Entropy,
-            MethodName::Mse => Method::Mse,
+            MethodName::Minmax => RangeMethod::MinMax,
+            MethodName::Percentile => RangeMethod::Percentile(99.99),
+            MethodName::Entropy => RangeMethod::Entropy,
+            MethodName::Mse => RangeMethod::Mse,
         }
     }
 }
 
 /// What `--per` takes.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Per {
+enum ScaleGranularity {
     /// A scale for each output channel
     Channel,
     /// One scale for all weights of a layer
@@ -143,7 +143,7 @@ enum TargetName {
 
 /// What a file computes with.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum FileArithmetic {
     Int8,
     Dynamic,
     Float,
@@ -159,7 +159,7 @@ impl QuantArgs {
             samples,
             test_samples: Some(0),
             calibrate: None,
-            per: Some(Per::Tensor),
+            per: Some(ScaleGranularity::Tensor),
             skip: Vec::new(),
             equalize: false,
             correct_bias: false,
@@ -183,8 +183,12 @@ impl QuantArgs {
             && self.sets.is_empty()
     }
 
-    fn options(&self) -> Options {
-        Options { per_channel: self.per != Some(Per::Tensor), skip: self.skip.clone(), ..Options::default() }
+    fn options(&self) -> QuantizeOptions {
+        QuantizeOptions {
+            per_channel: self.per != Some(ScaleGranularity::Tensor),
+            skip: self.skip.clone(),
+            ..QuantizeOptions::default()
+        }
     }
 
     /// The first argument that is of ranges, and was given.
@@ -205,27 +209,27 @@ impl QuantArgs {
     }
 
     /// An error for arguments that a model which was trained for eight bits has settled.
-    fn check_trained(&self, file: &str) -> Result<(), Failure> {
+    fn check_trained(&self, file: &str) -> Result<(), CommandError> {
         match self.of_ranges().into_iter().find(|(_, is_given)| *is_given) {
             None => Ok(()),
             Some((flag, _)) => {
                 let e = Error::new(ErrorKind::Config, format!("{file} was trained for eight bits"));
                 let e = e.at(flag).because("its ranges, and which layers stay in floats, were settled there");
-                Err(Failure::usage(e.hint("leave the argument out")))
+                Err(CommandError::usage(e.hint("leave the argument out")))
             }
         }
     }
 
     /// The configuration of the data that the model learnt from, in order and unchanged.
-    pub(crate) fn config(&self, model: &Model, file: &str) -> Result<Config, Failure> {
+    pub(crate) fn config(&self, model: &Model, file: &str) -> Result<RunConfig, CommandError> {
         let mut draft = match (config_of(model, file)?, &self.dataset) {
             (Some(config), _) => {
-                Draft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?
+                ConfigDraft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?
             }
-            (None, Some(dataset)) => Draft::preset(dataset).map_err(Failure::usage)?,
+            (None, Some(dataset)) => ConfigDraft::preset(dataset).map_err(CommandError::usage)?,
             (None, None) => {
                 let e = Error::new(ErrorKind::Config, format!("{file} does not say what it was trained on"));
-                return Err(Failure::usage(e.hint("name the data set with --dataset")));
+                return Err(CommandError::usage(e.hint("name the data set with --dataset")));
             }
         };
         if let Some(name) = &self.dataset {
@@ -240,36 +244,38 @@ impl QuantArgs {
     }
 }
 
-impl Run for QuantizeArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for QuantizeArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         if self.activations == Some(ActivationsName::None) {
             return self.weights_alone(screen);
         }
         if self.weights == Some(WeightsName::Int4) {
             let e = Error::new(ErrorKind::Config, "a .tflite file of int8 has no weights of four bits");
-            return Err(Failure::usage(e.at("--weights").hint("add --activations none, or leave it out")));
+            return Err(CommandError::usage(
+                e.at("--weights").hint("add --activations none, or leave it out"),
+            ));
         }
         let name = self.out.display().to_string();
         if !tflite::is_lite(&name) && !onnx::is_onnx(&name) {
             let e =
                 Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
-            return Err(Failure::usage(e.at("--out").hint("end it in .tflite or .onnx")));
+            return Err(CommandError::usage(e.at("--out").hint("end it in .tflite or .onnx")));
         }
         check_out(&self.out, self.force)?;
-        make(&self.model, Kind::Int8, &self.quant, &self.out, screen)
+        make(&self.model, FileArithmetic::Int8, &self.quant, &self.out, screen)
     }
 }
 
 impl QuantizeArgs {
-    fn weights_alone(&self, screen: &Screen) -> Outcome {
+    fn weights_alone(&self, screen: &Screen) -> CommandResult {
         if self.out.extension().is_none_or(|end| end != "safetensors") {
             let e =
                 Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
-            return Err(Failure::usage(e.at("--out").hint("end it in .safetensors")));
+            return Err(CommandError::usage(e.at("--out").hint("end it in .safetensors")));
         }
         if let Some(flag) = self.quant.of_activations() {
             let e = Error::new(ErrorKind::Config, "nothing but weights is in whole numbers").at(flag);
-            return Err(Failure::usage(e.hint("leave the argument out, or --activations none")));
+            return Err(CommandError::usage(e.hint("leave the argument out, or --activations none")));
         }
         check_out(&self.out, self.force)?;
         let bits = match self.weights {
@@ -281,19 +287,25 @@ impl QuantizeArgs {
 }
 
 /// Writes a model as `.tflite` or ONNX, as the file's name says, and says what became of it.
-pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen: &Screen) -> Outcome {
+pub(crate) fn make(
+    model: &str,
+    kind: FileArithmetic,
+    args: &QuantArgs,
+    out: &Path,
+    screen: &Screen,
+) -> CommandResult {
     if args.target.is_some() && onnx::is_onnx(&out.display().to_string()) {
         let e = Error::new(ErrorKind::Config, "the Edge TPU takes .tflite files").at("--target");
-        return Err(Failure::usage(e.hint("end --out in .tflite, or leave the option out")));
+        return Err(CommandError::usage(e.hint("end --out in .tflite, or leave the option out")));
     }
     let file = run_directory::model_file(model)?;
     let layers = Model::load_to_predict(&file)?;
     let float = lower(&layers).at(|| file.clone())?;
-    let is_float = matches!(kind, Kind::Float);
+    let is_float = matches!(kind, FileArithmetic::Float);
     let mut made = match kind {
-        Kind::Int8 => return int8(&layers, &float, &file, args, out, screen),
-        Kind::Dynamic => dynamic(&float)?,
-        Kind::Float => float,
+        FileArithmetic::Int8 => return int8(&layers, &float, &file, args, out, screen),
+        FileArithmetic::Dynamic => dynamic(&float)?,
+        FileArithmetic::Float => float,
     };
     let written = write(&mut made, &layers, is_float, out)?;
     let object = told(out, &made, &written, None, screen);
@@ -304,24 +316,24 @@ pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen
 }
 
 /// The ranges of a model's values, and the data and samples that they were seen in.
-struct Calibrated {
+struct CalibrationResult {
     /// How the model is quantised: as it was trained, or as the arguments say.
-    options: Options,
+    options: QuantizeOptions,
     /// Whether the ranges were found while the model trained.
     is_trained: bool,
-    config: Config,
+    config: RunConfig,
     data: TrainingData,
     samples: Vec<Literal>,
-    ranges: Ranges,
+    ranges: TensorRanges,
 }
 
 fn calibrated(
     layers: &Model,
-    float: &systole_tflite::Model,
+    float: &systole_tflite::TfliteModel,
     file: &str,
     args: &QuantArgs,
     screen: &Screen,
-) -> Result<Calibrated, Failure> {
+) -> Result<CalibrationResult, CommandError> {
     let trained = trained(layers).at(|| file.to_string())?;
     if trained.is_some() {
         args.check_trained(file)?;
@@ -333,13 +345,13 @@ fn calibrated(
     let few = if trained.is_some() { SHOWN } else { 500 };
     let samples = args.samples.map_or(few, |n| n as usize);
     let (samples, _) = taken(&config.train_pipeline(&data), &input_of(layers, float)?, samples)?;
-    if let Some(Trained { ranges, options, .. }) = trained {
-        return Ok(Calibrated { options, is_trained: true, config, data, samples, ranges });
+    if let Some(QatModel { ranges, options, .. }) = trained {
+        return Ok(CalibrationResult { options, is_trained: true, config, data, samples, ranges });
     }
-    let method = args.calibrate.map_or(Method::MinMax, MethodName::method);
+    let method = args.calibrate.map_or(RangeMethod::MinMax, MethodName::method);
     let calibration = Calibration { method, threads: tflite::threads(), engine: tflite::engine() };
     let ranges = calibration.ranges(float, &samples).at(|| file.to_string())?;
-    Ok(Calibrated { options: args.options(), is_trained: false, config, data, samples, ranges })
+    Ok(CalibrationResult { options: args.options(), is_trained: false, config, data, samples, ranges })
 }
 
 /// A trained model on int8 with the ranges of its training data, for who needs no file of it.
@@ -348,27 +360,27 @@ pub(crate) fn graph(
     model: &str,
     args: &QuantArgs,
     screen: &Screen,
-) -> Result<systole_tflite::Model, Failure> {
+) -> Result<systole_tflite::TfliteModel, CommandError> {
     let file = run_directory::model_file(model)?;
     let mut layers = Model::load_to_predict(&file)?;
     // What was trained may have a step for each channel.
     layers.strip_quantization()?;
     let float = lower(&layers).at(|| file.clone())?;
-    let Calibrated { ranges, options, .. } = calibrated(&layers, &float, &file, args, screen)?;
+    let CalibrationResult { ranges, options, .. } = calibrated(&layers, &float, &file, args, screen)?;
     Ok(quantize(&float, &ranges, &options).at(|| file.clone())?)
 }
 
 fn int8(
     layers: &Model,
-    float: &systole_tflite::Model,
+    float: &systole_tflite::TfliteModel,
     file: &str,
     args: &QuantArgs,
     out: &Path,
     screen: &Screen,
-) -> Outcome {
+) -> CommandResult {
     let equal = if args.equalize { Some(equalize(float)?) } else { None };
     let float = equal.as_ref().unwrap_or(float);
-    let Calibrated { options, is_trained, config, data, samples, ranges } =
+    let CalibrationResult { options, is_trained, config, data, samples, ranges } =
         calibrated(layers, float, file, args, screen)?;
     let mut made = quantize(float, &ranges, &options).at(|| file.to_string())?;
     if args.correct_bias {
@@ -378,11 +390,11 @@ fn int8(
     let has_classes = !data.class_names.is_empty() || data.language.is_some();
     let tests = match args.test_samples.unwrap_or(1000) as usize {
         most if most > 0 && has_classes => {
-            Tests::take(&config.test_pipeline(&data), &input_of(layers, float)?, most)?
+            LabeledSamples::take(&config.test_pipeline(&data), &input_of(layers, float)?, most)?
         }
-        _ => Tests::default(),
+        _ => LabeledSamples::default(),
     };
-    let accuracy = Accuracy::of(float, &made, &tests)?;
+    let accuracy = Int8Accuracy::of(float, &made, &tests)?;
     let few = &samples[..samples.len().min(SHOWN)];
     let layers = report(float, &made, &ranges, few)?;
     let alone = each_alone(&tests, float, &ranges, &options, &layers)?;
@@ -429,7 +441,7 @@ fn layer_table(layers: &[LayerReport], alone: &[Option<f64>]) -> String {
 }
 
 /// Says what the Edge TPU would do with the file.
-fn placed(made: &systole_tflite::Model, screen: &Screen) -> serde_json::Value {
+fn placed(made: &systole_tflite::TfliteModel, screen: &Screen) -> serde_json::Value {
     let mapping = edgetpu(made);
     let rows: Vec<Vec<String>> = mapping
         .operators
@@ -455,7 +467,7 @@ fn placed(made: &systole_tflite::Model, screen: &Screen) -> serde_json::Value {
             grouped(mapping.products)
         ));
     }
-    let one = |p: &systole_quant::Placed| json!({"operator": made.place(p.operator), "on_chip": p.reason.is_none(), "why": p.reason});
+    let one = |p: &systole_quant::OperatorPlacement| json!({"operator": made.place(p.operator), "on_chip": p.reason.is_none(), "why": p.reason});
     json!({
         "operators": mapping.operators.iter().map(one).collect::<Vec<_>>(), "weight_bytes": mapping.weights,
         "sent_bytes": mapping.sent, "products": mapping.products, "estimate_ms": 1e3 * mapping.seconds,
@@ -463,7 +475,7 @@ fn placed(made: &systole_tflite::Model, screen: &Screen) -> serde_json::Value {
 }
 
 /// The one field that the model takes, and the element type that its graph of floats has for it.
-fn input_of(layers: &Model, float: &systole_tflite::Model) -> Result<(String, DType)> {
+fn input_of(layers: &Model, float: &systole_tflite::TfliteModel) -> Result<(String, DType)> {
     let dtype = float.inputs.first().and_then(|&i| float.tensors.get(i)).map_or(DType::F32, |t| t.ty.dtype);
     match &layers.architecture().inputs[..] {
         [one] => Ok((one.name.clone(), dtype)),
@@ -477,10 +489,10 @@ fn input_of(layers: &Model, float: &systole_tflite::Model) -> Result<(String, DT
 
 /// How often the class stays when one layer alone is in eight bits, of some samples.
 fn each_alone(
-    tests: &Tests,
-    float: &systole_tflite::Model,
-    ranges: &Ranges,
-    options: &Options,
+    tests: &LabeledSamples,
+    float: &systole_tflite::TfliteModel,
+    ranges: &TensorRanges,
+    options: &QuantizeOptions,
     layers: &[LayerReport],
 ) -> Result<Vec<Option<f64>>> {
     let samples = &tests.samples[..tests.samples.len().min(SHOWN)];
@@ -496,13 +508,18 @@ fn each_alone(
 }
 
 /// What a file has.
-struct Written {
+struct QuantizedFile {
     bytes: usize,
     operators: usize,
 }
 
 /// Writes the file with the model's notes. Of floats ONNX is written from the layers: recurrent ones are operators there.
-fn write(made: &mut systole_tflite::Model, layers: &Model, is_float: bool, out: &Path) -> Result<Written> {
+fn write(
+    made: &mut systole_tflite::TfliteModel,
+    layers: &Model,
+    is_float: bool,
+    out: &Path,
+) -> Result<QuantizedFile> {
     for (key, note) in &layers.notes {
         made.notes.insert(format!("{NOTE}{key}"), note.clone());
     }
@@ -514,19 +531,19 @@ fn write(made: &mut systole_tflite::Model, layers: &Model, is_float: bool, out: 
         (false, _) => (made.to_bytes()?, made.operators.len()),
         (true, is_float) => {
             let file = if is_float { systole_quant::onnx(layers)? } else { systole_onnx::export(made)? };
-            let file = systole_onnx::Model { notes: made.notes.clone(), ..file };
+            let file = systole_onnx::OnnxModel { notes: made.notes.clone(), ..file };
             (file.to_bytes(), file.graph.nodes.len())
         }
     };
-    write_atomically(&Disk, out, &[&bytes])?;
-    Ok(Written { bytes: bytes.len(), operators })
+    write_atomically(&OsFileSystem, out, &[&bytes])?;
+    Ok(QuantizedFile { bytes: bytes.len(), operators })
 }
 
 fn told(
     out: &Path,
-    made: &systole_tflite::Model,
-    written: &Written,
-    found: Option<(usize, Option<Accuracy>)>,
+    made: &systole_tflite::TfliteModel,
+    written: &QuantizedFile,
+    found: Option<(usize, Option<Int8Accuracy>)>,
     screen: &Screen,
 ) -> serde_json::Value {
     let calibrated = found.as_ref().map(|(samples, _)| *samples);

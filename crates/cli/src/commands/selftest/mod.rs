@@ -10,8 +10,8 @@ mod run_checks;
 
 pub(crate) use args::SelftestArgs;
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::render::screen::{Screen, quoted};
 use serde_json::{Map, Value, json};
 use std::io::{BufRead, BufReader};
@@ -19,14 +19,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
 /// Failures that the screen shows; the report has all.
 const SHOWN: usize = 10;
 
-impl Run for SelftestArgs {
-    fn run(self, common: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for SelftestArgs {
+    fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, common, screen)
     }
 
@@ -35,20 +35,20 @@ impl Run for SelftestArgs {
     }
 }
 
-fn run(args: &SelftestArgs, common: &Common, screen: &Screen) -> Outcome {
+fn run(args: &SelftestArgs, common: &CommonArgs, screen: &Screen) -> CommandResult {
     if args.here {
         run_checks::run(args, screen)?;
         return Ok(0);
     }
     let device = common.device.clone().unwrap_or_else(|| knobs::BACKEND.get());
-    let scrub = Scrub::of(&device);
+    let scrub = Anonymizer::of(&device);
     let short = device.split(':').next().unwrap_or(&device).to_string();
     let path = args.report.clone().unwrap_or_else(|| format!("systole-selftest-{short}.json").into());
     let found = watch(args, common, screen)?;
     let report = scrub.value(report(&short, &found));
     let text = serde_json::to_string_pretty(&report)
         .map_err(|e| Error::new(ErrorKind::Bug, "a report does not serialise").because(e.to_string()))?;
-    write_atomically(&Disk, &path, &[text.as_bytes(), b"\n"])?;
+    write_atomically(&OsFileSystem, &path, &[text.as_bytes(), b"\n"])?;
     show(&report, &path, screen);
     if screen.json {
         screen.object(&report);
@@ -58,7 +58,7 @@ fn run(args: &SelftestArgs, common: &Common, screen: &Screen) -> Outcome {
 
 /// What the child told until it ended.
 #[derive(Default)]
-struct Found {
+struct ChildOutput {
     sections: Map<String, Value>,
     failures: Vec<Value>,
     /// What was being done.
@@ -66,7 +66,7 @@ struct Found {
 }
 
 /// Starts the child, shows how far it is, and collects what it tells.
-fn watch(args: &SelftestArgs, common: &Common, screen: &Screen) -> Result<Found> {
+fn watch(args: &SelftestArgs, common: &CommonArgs, screen: &Screen) -> Result<ChildOutput> {
     let lost = |why: String| Error::new(ErrorKind::Io, "cannot start the process that tests").because(why);
     let program = std::env::current_exe().map_err(|e| lost(e.to_string()))?;
     let mut child = Command::new(program);
@@ -78,7 +78,7 @@ fn watch(args: &SelftestArgs, common: &Common, screen: &Screen) -> Result<Found>
     let mut child =
         child.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| lost(e.to_string()))?;
     let lines = lines_of(&mut child)?;
-    let mut found = Found { now: "starting".into(), ..Found::default() };
+    let mut found = ChildOutput { now: "starting".into(), ..ChildOutput::default() };
     let limit = Duration::from_secs(args.time_limit);
     loop {
         match lines.recv_timeout(limit) {
@@ -118,7 +118,7 @@ fn lines_of(child: &mut Child) -> Result<Receiver<String>> {
     Ok(lines)
 }
 
-impl Found {
+impl ChildOutput {
     fn add(&mut self, line: &str, screen: &Screen) {
         let Ok(Value::Object(mut told)) = serde_json::from_str(line) else { return };
         if let Some(Value::String(what)) = told.remove(protocol::BEGIN) {
@@ -141,7 +141,7 @@ impl Found {
     }
 }
 
-fn report(device: &str, found: &Found) -> Value {
+fn report(device: &str, found: &ChildOutput) -> Value {
     let passed =
         found.failures.is_empty() && run_checks::SECTIONS.iter().all(|s| found.sections.contains_key(*s));
     let mut summary = vec![format!(
@@ -179,10 +179,10 @@ fn show(report: &Value, path: &Path, screen: &Screen) {
 }
 
 /// Takes out of texts what tells where they were written: folders and the computer's name.
-struct Scrub(Vec<(String, String)>);
+struct Anonymizer(Vec<(String, String)>);
 
-impl Scrub {
-    fn of(device: &str) -> Scrub {
+impl Anonymizer {
+    fn of(device: &str) -> Anonymizer {
         let mut taken = Vec::new();
         if let Some((_, plugin)) = device.split_once(':') {
             let name =
@@ -199,7 +199,7 @@ impl Scrub {
         taken.push((host.trim().to_string(), "HOST".into()));
         // A root or an empty name would be found everywhere.
         taken.retain(|(from, _)| from.len() > 2);
-        Scrub(taken)
+        Anonymizer(taken)
     }
 
     fn text(&self, text: &str) -> String {
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_report_names_no_folder() {
-        let scrub = Scrub::of("pjrt:/opt/secret/libplugin.so");
+        let scrub = Anonymizer::of("pjrt:/opt/secret/libplugin.so");
         let home = std::env::current_dir().unwrap();
         let text = format!("cannot load /opt/secret/libplugin.so from {}/x", home.display());
         let value = scrub.value(json!([{"what": text}]));
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn what_a_child_did_not_reach_is_no_success() {
-        let found = Found { now: "op add".into(), ..Found::default() };
+        let found = ChildOutput { now: "op add".into(), ..ChildOutput::default() };
         let o = report("cpu", &found);
         assert_eq!(o["passed"], false);
         assert!(o["summary"][1].as_str().unwrap().contains("not reached"), "{o}");

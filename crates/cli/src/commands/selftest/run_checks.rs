@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use systole_config::{Config, Draft};
-use systole_ir::op::{Sample, TABLE};
+use systole_config::{ConfigDraft, RunConfig};
+use systole_ir::op::{OpSample, TABLE};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, interp};
 use systole_nn::{Batch, Model};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, backend};
+use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg, backend};
 
 /// The parts, in order.
 pub(super) const SECTIONS: [&str; 4] = ["machine", "ops", "training", "speed"];
@@ -32,7 +32,7 @@ const VALUES: usize = 8;
 
 /// Tells what it finds, a line of JSON each.
 pub(super) fn run(args: &SelftestArgs, screen: &Screen) -> Result<()> {
-    let test = Test { screen, args };
+    let test = DeviceCheck { screen, args };
     test.begin("device");
     let device = match backend("auto") {
         Ok(device) => device,
@@ -48,7 +48,7 @@ pub(super) fn run(args: &SelftestArgs, screen: &Screen) -> Result<()> {
     Ok(())
 }
 
-struct Test<'a> {
+struct DeviceCheck<'a> {
     screen: &'a Screen,
     args: &'a SelftestArgs,
 }
@@ -60,7 +60,7 @@ fn machine(device: &dyn Backend) -> Result<Value> {
     Ok(json!({"summary": summary, "backend": device.name(), "devices": own, "host": cpu}))
 }
 
-impl Test<'_> {
+impl DeviceCheck<'_> {
     fn begin(&self, what: &str) {
         self.screen.object(&json!({protocol::BEGIN: what}));
     }
@@ -90,14 +90,14 @@ impl Test<'_> {
     /// need up to a second each.
     fn ops(&self, device: &dyn Backend) -> Value {
         let began = Instant::now();
-        let samples: Vec<(String, Sample)> = TABLE
+        let samples: Vec<(String, OpSample)> = TABLE
             .iter()
             .flat_map(|entry| (entry.samples)().into_iter().map(|s| (entry.name, s)))
             .map(|(name, sample)| (format!("op {name} {}", sample.label), sample))
             .collect();
         let (next, running) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let each = || {
-            let mut counts = Counts::default();
+            let mut counts = CheckCounts::default();
             while let Some((check, sample)) = samples.get(next.fetch_add(1, Ordering::Relaxed)) {
                 self.begin_beside(&running, check);
                 counts.count(self.sample(check, sample, device));
@@ -107,9 +107,9 @@ impl Test<'_> {
         };
         let all = std::thread::scope(|scope| {
             let workers: Vec<_> = (1..threads()).map(|_| scope.spawn(each)).collect();
-            workers.into_iter().filter_map(|w| w.join().ok()).fold(each(), Counts::and)
+            workers.into_iter().filter_map(|w| w.join().ok()).fold(each(), CheckCounts::and)
         });
-        let Counts { equal, near, failed } = all;
+        let CheckCounts { equal, near, failed } = all;
         // A thread that panicked counted nothing.
         let failed = failed + samples.len() - (equal + near + failed);
         let (samples, operations) = (samples.len(), TABLE.len());
@@ -129,17 +129,17 @@ impl Test<'_> {
         self.begin(&running.join(", "));
     }
 
-    fn sample(&self, check: &str, sample: &Sample, device: &dyn Backend) -> Verdict {
-        match Compared::of(sample, device) {
-            Ok(c) if c.is_equal(sample) => Verdict::Equal,
-            Ok(c) if c.distance <= NEAR => Verdict::Near,
+    fn sample(&self, check: &str, sample: &OpSample, device: &dyn Backend) -> SampleVerdict {
+        match WorstDifference::of(sample, device) {
+            Ok(c) if c.is_equal(sample) => SampleVerdict::Equal,
+            Ok(c) if c.distance <= NEAR => SampleVerdict::Near,
             Ok(c) => {
                 self.fail(check, &format!("result {} differs by {:.1e}", c.result, c.distance), c.values());
-                Verdict::Wrong
+                SampleVerdict::Wrong
             }
             Err(e) => {
                 self.fail(check, &e.to_string(), json!({}));
-                Verdict::Wrong
+                SampleVerdict::Wrong
             }
         }
     }
@@ -207,30 +207,30 @@ impl Test<'_> {
 }
 
 /// What came of a sample.
-enum Verdict {
+enum SampleVerdict {
     Equal,
     Near,
     Wrong,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct CheckCounts {
     equal: usize,
     near: usize,
     failed: usize,
 }
 
-impl Counts {
-    fn count(&mut self, verdict: Verdict) {
+impl CheckCounts {
+    fn count(&mut self, verdict: SampleVerdict) {
         *match verdict {
-            Verdict::Equal => &mut self.equal,
-            Verdict::Near => &mut self.near,
-            Verdict::Wrong => &mut self.failed,
+            SampleVerdict::Equal => &mut self.equal,
+            SampleVerdict::Near => &mut self.near,
+            SampleVerdict::Wrong => &mut self.failed,
         } += 1;
     }
 
-    fn and(self, other: Counts) -> Counts {
-        Counts {
+    fn and(self, other: CheckCounts) -> CheckCounts {
+        CheckCounts {
             equal: self.equal + other.equal,
             near: self.near + other.near,
             failed: self.failed + other.failed,
@@ -242,14 +242,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn tutorial(batch_size: u64) -> Result<Config> {
-    let mut draft = Draft::preset(TUTORIAL)?;
+fn tutorial(batch_size: u64) -> Result<RunConfig> {
+    let mut draft = ConfigDraft::preset(TUTORIAL)?;
     draft.set("--batch-size", "fit.batch_size", &batch_size.to_string());
     draft.finish().map_err(|r| r.error)
 }
 
 /// The configuration's model on a device, with the same weights on each.
-fn compiled(config: &Config, sample: &systole_ir::TensorType, device: &Arc<dyn Backend>) -> Result<Model> {
+fn compiled(config: &RunConfig, sample: &systole_ir::TensorType, device: &Arc<dyn Backend>) -> Result<Model> {
     let mut model = config.layers_only()?;
     let output = model.output_for(std::slice::from_ref(sample))?.shape.to_vec();
     let mut compile = config.compile_config(&output)?;
@@ -277,7 +277,7 @@ fn median_ms(mut step: impl FnMut() -> Result<()>) -> Result<f64> {
 }
 
 /// A result of an op that is furthest from the interpreter's.
-struct Compared {
+struct WorstDifference {
     result: usize,
     /// Greatest difference, in parts of the greatest value; infinite where integers, infinities or NaNs differ.
     distance: f64,
@@ -285,26 +285,26 @@ struct Compared {
     want: Literal,
 }
 
-impl Compared {
-    fn of(sample: &Sample, device: &dyn Backend) -> Result<Compared> {
+impl WorstDifference {
+    fn of(sample: &OpSample, device: &dyn Backend) -> Result<WorstDifference> {
         let args = sample.specified_arguments(0);
         let want = interp::run(&sample.graph, &args.iter().collect::<Vec<_>>())?;
         let program = device.compile(&sample.graph, &CompileOptions::default())?;
         let buffers = args.iter().map(|a| device.put(a, DeviceId(0))).collect::<Result<Vec<Buffer>>>()?;
-        let got = program.run(buffers.iter().map(Arg::Borrow).collect())?;
+        let got = program.run(buffers.iter().map(ExecutableArg::Borrow).collect())?;
         let mut worst = None;
         for (i, (got, want)) in got.iter().zip(want).enumerate() {
             let got = got.to_literal()?;
             let distance = distance(&got, &want)?;
-            if worst.as_ref().is_none_or(|w: &Compared| distance > w.distance) {
-                worst = Some(Compared { result: i, distance, got, want });
+            if worst.as_ref().is_none_or(|w: &WorstDifference| distance > w.distance) {
+                worst = Some(WorstDifference { result: i, distance, got, want });
             }
         }
         worst.ok_or_else(|| Error::new(ErrorKind::Bug, "an op without results"))
     }
 
     /// Within the roundings that the sample allows.
-    fn is_equal(&self, sample: &Sample) -> bool {
+    fn is_equal(&self, sample: &OpSample) -> bool {
         let digits = match self.want.dtype() {
             DType::F16 => 11,
             DType::BF16 => 8,

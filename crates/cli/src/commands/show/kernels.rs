@@ -1,10 +1,10 @@
 //! `systole show --stage`: what a model's training step, or a program, becomes in the CPU engine, after each pass, stage and rule of the
 //! compiler, and which kernel computes each step in the end.
 
-use crate::args::exit_status::Outcome;
+use crate::args::exit_status::CommandResult;
 use crate::render::screen::Screen;
 use serde_json::{Value, json};
-use systole_compile::{Form, form_after};
+use systole_compile::{StageOutput, form_after};
 use systole_cpu::{ChosenKernel, CpuBackend, StepKernel, kernel_listing};
 use systole_ir::text::print_annotated;
 use systole_ir::{Graph, Result};
@@ -26,8 +26,8 @@ pub(crate) fn training(parameters: usize) -> CompileOptions {
 pub(crate) fn after(graph: &Graph, options: &CompileOptions, stage: &str) -> Result<String> {
     let options = CpuBackend::new()?.program_options(options);
     Ok(match form_after(graph, &options, stage)? {
-        Form::Graph(graph) => print_annotated(&graph),
-        Form::Program(program) => program.to_string(),
+        StageOutput::Graph(graph) => print_annotated(&graph),
+        StageOutput::Program(program) => program.to_string(),
     })
 }
 
@@ -37,7 +37,12 @@ pub(crate) fn text(graph: &Graph, options: &CompileOptions) -> Result<String> {
 }
 
 /// Prints the steps as objects.
-pub(crate) fn object(graph: &Graph, options: &CompileOptions, target: &str, screen: &Screen) -> Outcome {
+pub(crate) fn object(
+    graph: &Graph,
+    options: &CompileOptions,
+    target: &str,
+    screen: &Screen,
+) -> CommandResult {
     let steps: Vec<Value> = CpuBackend::new()?.explain(graph, options)?.iter().map(step).collect();
     screen.object(&json!({"target": target, "stage": "kernels", "steps": steps}));
     Ok(0)

@@ -3,9 +3,9 @@
 mod kernels;
 mod rate_schedule;
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
-use crate::models::command_target::{Target, config_of};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::models::command_target::{CommandTarget, config_of};
 use crate::models::program::{self, DimArgs};
 use crate::render::screen::Screen;
 use clap::Args;
@@ -59,13 +59,13 @@ fn stages() -> PossibleValuesParser {
     PossibleValuesParser::new(all)
 }
 
-impl Run for ShowArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for ShowArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
+fn run(args: &ShowArgs, screen: &Screen) -> CommandResult {
     if args.schedule {
         let asked = ScheduleArgs { target: &args.target, steps: args.steps, out: args.out.as_ref() };
         return rate_schedule::show(&asked, screen);
@@ -73,7 +73,7 @@ fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
     if program::is_program(&args.target) {
         return show_program(args, screen);
     }
-    let target = Target::of_model(&args.target)?;
+    let target = CommandTarget::of_model(&args.target)?;
     let mut model = target.model()?;
     let trained = config_of(&model, &args.target)?.map_or(32, |c| c.fit.batch_size);
     let batch_size = args.batch_size.map_or(trained, |n| n as usize);
@@ -89,9 +89,9 @@ fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
 }
 
 /// What a program becomes: it has no layers and no derivative.
-fn show_program(args: &ShowArgs, screen: &Screen) -> Outcome {
+fn show_program(args: &ShowArgs, screen: &Screen) -> CommandResult {
     let refused = |option: &str, what: &str, hint: &str| {
-        Err(Failure::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint)))
+        Err(CommandError::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint)))
     };
     if args.batch_size.is_some() {
         return refused("--batch-size", "a program has its shapes already", "leave the option out");
@@ -109,7 +109,7 @@ fn show_program(args: &ShowArgs, screen: &Screen) -> Outcome {
 }
 
 /// A form of a whole program.
-fn show_stage(args: &ShowArgs, graph: &Graph, options: &CompileOptions, screen: &Screen) -> Outcome {
+fn show_stage(args: &ShowArgs, graph: &Graph, options: &CompileOptions, screen: &Screen) -> CommandResult {
     let text = match args.stage.as_str() {
         "optimized" => {
             let (graph, stats) = systole_compile::optimize_with(graph, options.excess_precision)?;
@@ -125,7 +125,7 @@ fn show_stage(args: &ShowArgs, graph: &Graph, options: &CompileOptions, screen: 
     shown(args, &text, screen)
 }
 
-fn shown(args: &ShowArgs, text: &str, screen: &Screen) -> Outcome {
+fn shown(args: &ShowArgs, text: &str, screen: &Screen) -> CommandResult {
     let text = text.trim_end();
     match screen.json {
         true => screen.object(&json!({"target": args.target, "stage": args.stage, "text": text})),

@@ -1,15 +1,15 @@
 //! `systole show MODEL --schedule`: learning rate and momentum of each step of a run.
 
-use crate::args::exit_status::Outcome;
-use crate::models::command_target::{Target, config_of};
-use crate::render::chart::{Axis, Chart};
+use crate::args::exit_status::CommandResult;
+use crate::models::command_target::{CommandTarget, config_of};
+use crate::render::chart::{Chart, ChartAxis};
 use crate::render::screen::{Screen, counted, grouped, quoted};
 use serde_json::json;
 use std::path::PathBuf;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Model;
-use systole_nn::optimizer::Scheduled;
+use systole_nn::optimizer::ScheduledValue;
 use systole_progress::terminal;
 
 /// Points of a curve, at most.
@@ -22,8 +22,8 @@ pub(crate) struct ScheduleArgs<'a> {
     pub(crate) out: Option<&'a PathBuf>,
 }
 
-pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> Outcome {
-    let target = Target::of_model(args.target)?;
+pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> CommandResult {
+    let target = CommandTarget::of_model(args.target)?;
     let model = target.model()?;
     let (steps, each) = steps_of(&target, args, &model)?;
     let Some(compile) = model.compile_config() else {
@@ -36,16 +36,16 @@ pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> Outcome {
     let stride = steps.div_ceil(POINTS).max(1);
     // The last step too, where the curve would end before it.
     let places: Vec<u64> = (0..steps).step_by(stride as usize).chain([steps - 1]).collect();
-    let curve = |(name, at): Scheduled<'_>| Curve {
+    let curve = |(name, at): ScheduledValue<'_>| ScheduleCurve {
         axis: if name == "momentum" { "momentum" } else { "rate" },
         y: places.iter().map(|step| at(*step)).collect(),
         name,
     };
-    let curves: Vec<Curve> = optimizer.scheduled().into_iter().map(curve).collect();
+    let curves: Vec<ScheduleCurve> = optimizer.scheduled().into_iter().map(curve).collect();
     let x: Vec<f64> = places.iter().map(|step| *step as f64).collect();
     for (curve, path) in curves.iter().zip(pictures(args.out, &curves)) {
         let title = format!("{} by step", curve.title());
-        write_atomically(&Disk, &path, &[curve.chart(&x).svg(&title).as_bytes()])?;
+        write_atomically(&OsFileSystem, &path, &[curve.chart(&x).svg(&title).as_bytes()])?;
     }
     if screen.json {
         let mut object = json!({"target": args.target, "steps": steps});
@@ -62,20 +62,20 @@ pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> Outcome {
 }
 
 /// What changes from step to step, at some of them.
-struct Curve {
+struct ScheduleCurve {
     name: String,
     axis: &'static str,
     y: Vec<f64>,
 }
 
-impl Curve {
+impl ScheduleCurve {
     fn title(&self) -> String {
         let text = self.name.replace('_', " ");
         text[..1].to_uppercase() + &text[1..]
     }
 
     fn chart<'a>(&'a self, x: &'a [f64]) -> Chart<'a> {
-        Chart { x, y: &self.y, marks: &[], labels: ["step", self.axis], axis: Axis::Steps }
+        Chart { x, y: &self.y, marks: &[], labels: ["step", self.axis], axis: ChartAxis::Steps }
     }
 
     fn tell(&self, x: &[f64], steps: u64, screen: &Screen) {
@@ -92,10 +92,10 @@ impl Curve {
 }
 
 /// Where the pictures go: the first to the path that was asked for, `rate.svg`, others beside it: `rate-momentum.svg`.
-fn pictures(out: Option<&PathBuf>, curves: &[Curve]) -> Vec<PathBuf> {
+fn pictures(out: Option<&PathBuf>, curves: &[ScheduleCurve]) -> Vec<PathBuf> {
     let Some(path) = out else { return Vec::new() };
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let beside = |curve: &Curve| {
+    let beside = |curve: &ScheduleCurve| {
         let name: String =
             curve.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         path.with_file_name(format!("{stem}-{name}.svg"))
@@ -104,7 +104,7 @@ fn pictures(out: Option<&PathBuf>, curves: &[Curve]) -> Vec<PathBuf> {
 }
 
 /// Steps of the run that a configuration describes, and of each of its epochs.
-fn steps_of(target: &Target, args: &ScheduleArgs<'_>, model: &Model) -> Result<(u64, u64)> {
+fn steps_of(target: &CommandTarget, args: &ScheduleArgs<'_>, model: &Model) -> Result<(u64, u64)> {
     let named = target.config()?;
     let config = named.map_or_else(|| config_of(model, args.target), |config| Ok(Some(config)))?;
     let Some(config) = config else {

@@ -5,19 +5,19 @@
 
 mod html_page;
 
-use crate::args::common::{Common, DataArgs};
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::{CommonArgs, DataArgs};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::set_each;
-use crate::models::run_directory::{LAST, Record, Resume, SaveArgs, place, record_file};
+use crate::models::run_directory::{LAST, ResumeMode, RunRecord, SaveArgs, place, record_file};
 use crate::render::screen::{Screen, counted, note, program, quoted, table};
-use crate::run::signals::Stop;
-use crate::run::training::{Folder, Start, load_data, train};
+use crate::run::signals::StopSignal;
+use crate::run::training::{RunDirectory, RunStart, load_data, train};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_config::{Data, Method, Sweep, Trial};
-use systole_data::file_system::{Disk, write_atomically};
+use systole_config::{DataSection, Sweep, SweepMethod, Trial};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Model;
@@ -51,13 +51,13 @@ pub(crate) struct SweepArgs {
     dry_run: bool,
 }
 
-impl Run for SweepArgs {
-    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+impl RunCommand for SweepArgs {
+    fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
 }
 
-fn run(args: &SweepArgs, screen: &Screen) -> Outcome {
+fn run(args: &SweepArgs, screen: &Screen) -> CommandResult {
     let began = Instant::now();
     let mut sweep = Sweep::read(&args.file)?;
     if let Some(dir) = &args.data.data_dir {
@@ -79,14 +79,14 @@ fn run(args: &SweepArgs, screen: &Screen) -> Outcome {
         .out
         .clone()
         .unwrap_or_else(|| Path::new("runs").join(args.file.file_stem().unwrap_or(args.file.as_os_str())));
-    let mut all = All {
+    let mut all = SweepState {
         sweep: &sweep,
         metric: String::new(),
         grows: true,
         trials: Vec::new(),
         save: &args.save,
         data: None,
-        stop: Stop::install()?,
+        stop: StopSignal::install()?,
     };
     all.open(&trials, &out, screen)?;
     claim(&out, &sweep.definition(&trials))?;
@@ -99,7 +99,7 @@ fn run(args: &SweepArgs, screen: &Screen) -> Outcome {
 }
 
 /// What would be trained.
-fn list(trials: &[Trial], screen: &Screen) -> Outcome {
+fn list(trials: &[Trial], screen: &Screen) -> CommandResult {
     let settings =
         |t: &Trial| -> Map<String, Value> { t.settings.iter().map(|(k, v)| (k.clone(), json!(v))).collect() };
     if screen.json {
@@ -137,13 +137,13 @@ fn claim(out: &Path, definition: &Value) -> Result<()> {
             std::fs::create_dir_all(out).map_err(|e| {
                 Error::io("cannot make the folder", out, e).hint("name another folder with --out")
             })?;
-            write_atomically(&Disk, &path, &[definition.to_string().as_bytes(), b"\n"])
+            write_atomically(&OsFileSystem, &path, &[definition.to_string().as_bytes(), b"\n"])
         }
     }
 }
 
 /// A trial and where it stands.
-pub(crate) struct Tried {
+pub(crate) struct TrialState {
     pub(crate) trial: Trial,
     pub(crate) folder: PathBuf,
     /// The metric after each epoch, by its number from 1.
@@ -156,24 +156,24 @@ pub(crate) struct Tried {
 }
 
 /// The trials of a sweep.
-pub(crate) struct All<'a> {
+pub(crate) struct SweepState<'a> {
     pub(crate) sweep: &'a Sweep,
     pub(crate) metric: String,
     /// Whether more of it is better.
     pub(crate) grows: bool,
-    pub(crate) trials: Vec<Tried>,
+    pub(crate) trials: Vec<TrialState>,
     save: &'a SaveArgs,
     /// The data that were loaded last, and by which keys.
-    data: Option<(Data, TrainingData)>,
-    stop: Stop,
+    data: Option<(DataSection, TrainingData)>,
+    stop: StopSignal,
 }
 
-impl All<'_> {
+impl SweepState<'_> {
     /// Looks what the folders hold, and whether each model can be built, before anything is trained.
-    fn open(&mut self, trials: &[Trial], out: &Path, screen: &Screen) -> Result<(), Failure> {
+    fn open(&mut self, trials: &[Trial], out: &Path, screen: &Screen) -> Result<(), CommandError> {
         for trial in trials {
             let folder = out.join(&trial.name);
-            let mut tried = Tried {
+            let mut tried = TrialState {
                 trial: trial.clone(),
                 folder,
                 curve: Vec::new(),
@@ -194,7 +194,7 @@ impl All<'_> {
         Ok(())
     }
 
-    fn load(&mut self, config: &systole_config::Config, screen: &Screen) -> Result<TrainingData> {
+    fn load(&mut self, config: &systole_config::RunConfig, screen: &Screen) -> Result<TrainingData> {
         if let Some((_, data)) = self.data.as_ref().filter(|(of, _)| *of == config.data) {
             return Ok(data.clone());
         }
@@ -204,11 +204,11 @@ impl All<'_> {
     }
 
     /// Trains what is not trained yet; 0, or what a signal makes the program exit with.
-    fn train(&mut self, screen: &Screen) -> Outcome {
+    fn train(&mut self, screen: &Screen) -> CommandResult {
         let epochs = self.trials.iter().map(|t| t.trial.config.epochs()).max().unwrap_or(1);
         let rounds = match self.sweep.method {
-            Method::Halving => self.sweep.rounds(epochs, self.trials.len()),
-            Method::Grid | Method::Random => vec![(epochs, self.trials.len())],
+            SweepMethod::Halving => self.sweep.rounds(epochs, self.trials.len()),
+            SweepMethod::Grid | SweepMethod::Random => vec![(epochs, self.trials.len())],
         };
         for (k, (until, n)) in rounds.iter().enumerate() {
             self.keep(*n);
@@ -241,7 +241,7 @@ impl All<'_> {
     }
 
     /// Trains a trial up to the end of epoch `until`, unless it is there.
-    fn train_one(&mut self, i: usize, until: usize, screen: &Screen) -> Outcome {
+    fn train_one(&mut self, i: usize, until: usize, screen: &Screen) -> CommandResult {
         let tried = &mut self.trials[i];
         let (folder, config) = (tried.folder.clone(), tried.trial.config.clone());
         let until = until.min(config.epochs());
@@ -251,7 +251,7 @@ impl All<'_> {
             let (name, all) = (tried.told(), self.trials.len());
             screen.detail(format!("Trial {} of {all}, {name}", i + 1));
             let data = self.load(&config, screen)?;
-            let record = Record {
+            let record = RunRecord {
                 reason: "a sweep".into(),
                 from: None,
                 initial_epoch: 0,
@@ -260,10 +260,10 @@ impl All<'_> {
                 devices: None,
                 config,
             };
-            let start = Start { record, data, earlier: None, pause_after: Some(until) };
+            let start = RunStart { record, data, earlier: None, pause_after: Some(until) };
             let silent = screen.silent();
-            let place = Folder::make(folder, &start.data.name)?;
-            match train(start, place, (Resume::Auto, self.save), began, &silent) {
+            let place = RunDirectory::make(folder, &start.data.name)?;
+            match train(start, place, (ResumeMode::Auto, self.save), began, &silent) {
                 Ok(0) => self.trials[i].read(&self.metric)?,
                 Ok(code) => return Ok(code),
                 Err(failure) => {
@@ -287,7 +287,7 @@ impl All<'_> {
     }
 
     /// The best epoch of a trial.
-    pub(crate) fn best(&self, tried: &Tried) -> Option<(u64, f64)> {
+    pub(crate) fn best(&self, tried: &TrialState) -> Option<(u64, f64)> {
         let finite = tried.curve.iter().copied().filter(|(_, value)| value.is_finite());
         finite.reduce(|best, at| if at.1 != best.1 && (at.1 > best.1) == self.grows { at } else { best })
     }
@@ -372,7 +372,7 @@ impl All<'_> {
     }
 }
 
-impl Tried {
+impl TrialState {
     /// `trial-001 (optimizer.learning_rate = 0.01)`
     pub(crate) fn told(&self) -> String {
         let settings: Vec<String> =

@@ -4,7 +4,7 @@ use crate::args::common::DataArgs;
 use clap::Args;
 use std::path::PathBuf;
 use systole_ir::Result;
-use systole_tpu1::Chip;
+use systole_tpu1::Tpu1Chip;
 
 #[derive(Args)]
 pub(crate) struct Tpu1Args {
@@ -54,9 +54,9 @@ pub(crate) struct Tpu1Args {
 
 impl Tpu1Args {
     /// The first TPU, with what the options change.
-    pub(super) fn chip(&self) -> Result<Chip> {
-        let v1 = Chip::v1();
-        let chip = Chip {
+    pub(super) fn chip(&self) -> Result<Tpu1Chip> {
+        let v1 = Tpu1Chip::v1();
+        let chip = Tpu1Chip {
             matrix: self.matrix.unwrap_or(v1.matrix),
             accumulators: self.accumulators.unwrap_or(v1.accumulators),
             clock_mhz: self.clock.unwrap_or(v1.clock_mhz),

@@ -1,18 +1,18 @@
 //! A model of 8 bits on the first TPU.
 
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 use systole_ir::{Error, ErrorKind, Literal, Result};
-use systole_tflite::{Interpreter, Model as Graph};
-use systole_tpu1::{Chip, Report, compile, of_graph};
+use systole_tflite::{TfliteInterpreter, TfliteModel as Graph};
+use systole_tpu1::{ChipReport, Tpu1Chip, compile, of_graph};
 
 /// Samples of a batch, where none are asked for.
 const BATCH: usize = 64;
 
 /// The time of a batch.
-pub(super) fn report(name: &str, graph: &Graph, batch: Option<usize>, chip: &Chip) -> Result<Report> {
+pub(super) fn report(name: &str, graph: &Graph, batch: Option<usize>, chip: &Tpu1Chip) -> Result<ChipReport> {
     let (model, last) = of_graph(name, graph)?;
-    let make = |chip: &Chip| compile(chip, &model, batch.unwrap_or(BATCH));
-    let mut report = Report::new(chip, &make)?;
+    let make = |chip: &Tpu1Chip| compile(chip, &model, batch.unwrap_or(BATCH));
+    let mut report = ChipReport::new(chip, &make)?;
     if graph.outputs.first() != Some(&last) {
         report.notes.push("its softmax is left to the host".into());
     }
@@ -23,15 +23,15 @@ pub(super) fn report(name: &str, graph: &Graph, batch: Option<usize>, chip: &Chi
 ///
 /// # Errors
 /// A value that differs.
-pub(super) fn check(name: &str, graph: &Graph, chip: &Chip) -> Result<String> {
+pub(super) fn check(name: &str, graph: &Graph, chip: &Tpu1Chip) -> Result<String> {
     let (model, last) = of_graph(name, graph)?;
-    let mut draw = Stream::new(0, 0, 0);
+    let mut draw = RandomStream::new(0, 0, 0);
     let input: Vec<i8> = (0..model.input().values()).map(|_| draw.next_u32() as i8).collect();
     let run = compile(chip, &model, 1)?.run(chip, &input)?;
     let dims =
         graph.inputs.first().map_or(Ok(Vec::new()), |&i| graph.tensor(i).map(|t| t.dims().to_vec()))?;
     let mut found = None;
-    Interpreter::new(graph)?.run_with(&[Literal::from_slice(&dims[..], &input)?], |t, y| {
+    TfliteInterpreter::new(graph)?.run_with(&[Literal::from_slice(&dims[..], &input)?], |t, y| {
         if t == last {
             found = Some(y.as_slice::<i8>().map(<[i8]>::to_vec));
         }

@@ -4,8 +4,8 @@ mod args;
 mod int8_model;
 mod modern_chips;
 
-use crate::args::common::Common;
-use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::common::CommonArgs;
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::commands::quantize::{self, QuantArgs};
 use crate::models::tflite;
 use crate::render::screen::{Screen, table};
@@ -13,12 +13,14 @@ pub(crate) use args::Tpu1Args;
 use serde_json::json;
 use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_tflite::Model as Graph;
-use systole_tpu1::{Chip, Instruction, Preset, Program, Report, animate, compare, explain, trace};
+use systole_tflite::TfliteModel as Graph;
+use systole_tpu1::{
+    ChipProgram, ChipReport, Instruction, Preset, Tpu1Chip, animate, compare, explain, trace,
+};
 
-impl Run for Tpu1Args {
-    fn run(self, common: &Common, screen: &Screen) -> Outcome {
-        let chip = self.chip().map_err(Failure::usage)?;
+impl RunCommand for Tpu1Args {
+    fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
+        let chip = self.chip().map_err(CommandError::usage)?;
         let mut told = serde_json::Map::new();
         if let Some(name) = &self.model {
             let graph = graph(name, &self, screen)?;
@@ -32,15 +34,15 @@ impl Run for Tpu1Args {
             told = show(&report, &self, screen)?;
             if self.check {
                 let none = || Error::new(ErrorKind::Config, format!("{name} has no weights to compute with"));
-                let graph =
-                    graph.ok_or_else(|| Failure::usage(none().at("--check").hint("a model of yours")))?;
+                let graph = graph
+                    .ok_or_else(|| CommandError::usage(none().at("--check").hint("a model of yours")))?;
                 let words = int8_model::check(name, &graph, &chip)?;
                 screen.line(format!("\n{words}"));
                 told.insert("check".into(), json!(words));
             }
         } else if let Some(path) = &common.trace {
             let e = Error::new(ErrorKind::Config, "there is no program to draw a timeline of");
-            return Err(Failure::usage(
+            return Err(CommandError::usage(
                 e.at(format!("--trace {}", path.display())).hint("name a model: tpu1/mlp0"),
             ));
         }
@@ -60,7 +62,7 @@ impl Tpu1Args {
     /// What is told without a model too.
     fn lessons(
         &self,
-        chip: &Chip,
+        chip: &Tpu1Chip,
         screen: &Screen,
         told: &mut serde_json::Map<String, serde_json::Value>,
     ) -> Result<()> {
@@ -93,7 +95,7 @@ impl Tpu1Args {
 }
 
 /// The int8 graph of a name that is no application of the paper.
-fn graph(name: &str, args: &Tpu1Args, screen: &Screen) -> Result<Option<Graph>, Failure> {
+fn graph(name: &str, args: &Tpu1Args, screen: &Screen) -> Result<Option<Graph>, CommandError> {
     if tflite::is_lite(name) {
         return Ok(Some(tflite::open(name)?));
     }
@@ -104,11 +106,11 @@ fn graph(name: &str, args: &Tpu1Args, screen: &Screen) -> Result<Option<Graph>, 
     quantize::graph(name, &quant, screen).map(Some)
 }
 
-fn of_preset(name: &str, args: &Tpu1Args, chip: &Chip) -> Result<Report, Failure> {
+fn of_preset(name: &str, args: &Tpu1Args, chip: &Tpu1Chip) -> Result<ChipReport, CommandError> {
     let batch = args.batch.map(|n| n as usize);
-    let preset = Preset::of(name).map_err(Failure::usage)?;
-    let make = |chip: &Chip| preset.program(chip, batch);
-    let mut report = Report::new(chip, &make)?;
+    let preset = Preset::of(name).map_err(CommandError::usage)?;
+    let make = |chip: &Tpu1Chip| preset.program(chip, batch);
+    let mut report = ChipReport::new(chip, &make)?;
     let usual = batch.is_none_or(|n| n == preset.paper.batch);
     report.paper = usual.then_some(preset.paper);
     report.assumed = Some(preset.reconstruction.into());
@@ -116,7 +118,7 @@ fn of_preset(name: &str, args: &Tpu1Args, chip: &Chip) -> Result<Report, Failure
 }
 
 fn show(
-    report: &Report,
+    report: &ChipReport,
     args: &Tpu1Args,
     screen: &Screen,
 ) -> Result<serde_json::Map<String, serde_json::Value>> {
@@ -140,7 +142,7 @@ fn show(
 }
 
 /// The name of a pass's layer.
-fn layers_of(program: &Program) -> Vec<&str> {
+fn layers_of(program: &ChipProgram) -> Vec<&str> {
     let (mut layer, mut names) = ("", Vec::new());
     for instruction in &program.instructions {
         match instruction {
@@ -154,7 +156,7 @@ fn layers_of(program: &Program) -> Vec<&str> {
     names
 }
 
-fn write_trace(path: &Path, report: &Report) -> Result<()> {
+fn write_trace(path: &Path, report: &ChipReport) -> Result<()> {
     let names = layers_of(&report.program);
     let value =
         trace(&report.chip, &report.timing, |n| names.get(n).copied().unwrap_or_default().to_string());

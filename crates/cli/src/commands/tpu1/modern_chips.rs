@@ -4,21 +4,21 @@ use crate::commands::plan;
 use crate::render::screen::table;
 use serde_json::{Value, json};
 use systole_ir::{DType, GraphBuilder, Result, TensorType};
-use systole_plan::{Half, Machine, Work, analytic, duration};
-use systole_tpu1::Report;
+use systole_plan::{HalfType, KernelList, Machine, analytic, duration};
+use systole_tpu1::ChipReport;
 
 /// One chip of each kind.
 const MACHINES: [&str; 5] = ["v2-8", "v5e-1", "v6e-1", "v100", "h100"];
 
 /// A chip with the time of the batch.
-pub(super) struct Today {
+pub(super) struct ModernChip {
     name: String,
     seconds: f64,
     limit: String,
 }
 
 /// The program's products, one after the other, in bf16 (f16 on a V100) on one chip each.
-pub(super) fn machines(report: &Report) -> Result<Vec<Today>> {
+pub(super) fn machines(report: &ChipReport) -> Result<Vec<ModernChip>> {
     let tables = plan::tables(None)?;
     let g = GraphBuilder::new("main");
     let mut outputs = Vec::new();
@@ -35,18 +35,22 @@ pub(super) fn machines(report: &Report) -> Result<Vec<Today>> {
         return Ok(Vec::new());
     }
     let graph = g.finish(&outputs)?;
-    let work = Work::of(&graph);
+    let work = KernelList::of(&graph);
     let each = MACHINES.into_iter().map(|name| {
         let machine = Machine::of(name, &tables)?;
         // It multiplies no bf16.
-        let half = if name == "v100" { Half::F16 } else { Half::Bf16 };
+        let half = if name == "v100" { HalfType::F16 } else { HalfType::Bf16 };
         let estimate = analytic(&work, &machine, &tables, half)?;
-        Ok(Today { name: machine.title(), seconds: estimate.device.likely, limit: estimate.limit().into() })
+        Ok(ModernChip {
+            name: machine.title(),
+            seconds: estimate.device.likely,
+            limit: estimate.limit().into(),
+        })
     });
     each.collect()
 }
 
-pub(super) fn text(report: &Report, today: &[Today]) -> String {
+pub(super) fn text(report: &ChipReport, today: &[ModernChip]) -> String {
     if today.is_empty() {
         return "No products that chips of today could be asked for.".into();
     }
@@ -64,7 +68,7 @@ pub(super) fn text(report: &Report, today: &[Today]) -> String {
     )
 }
 
-pub(super) fn as_json(today: &[Today]) -> Value {
+pub(super) fn as_json(today: &[ModernChip]) -> Value {
     let each = today.iter().map(|t| json!({"name": t.name, "seconds": t.seconds, "limit": t.limit}));
     each.collect()
 }

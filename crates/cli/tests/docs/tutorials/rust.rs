@@ -1,7 +1,7 @@
 //! What the page's lines say in Rust, on data that take no time.
 
 use std::path::Path;
-use systole::data::Options;
+use systole::data::DatasetOptions;
 use systole::data::format::example::parse_example;
 use systole::data::format::png;
 use systole::prelude::*;
@@ -118,7 +118,7 @@ pub fn records_are_interleaved(folder: &Path) {
 }
 
 pub fn tuning_explains_itself() {
-    let options = Options { ram_budget: Some(1 << 24), core_budget: Some(2), ..default() };
+    let options = DatasetOptions { ram_budget: Some(1 << 24), core_budget: Some(2), ..default() };
     let data = pictures().map_parallel(|s: Sample| Ok(s), AUTOTUNE).batch(8).prefetch(AUTOTUNE);
     let data = data.with_options(options);
     let mut run = data.iter();

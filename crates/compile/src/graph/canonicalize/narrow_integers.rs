@@ -8,7 +8,7 @@ use systole_ir::{DType, Graph, Node, Op, ValueId};
 
 /// What is known of the first result of a node: unsigned numbers below 2³².
 #[derive(Clone, Copy)]
-struct Known {
+struct UnsignedRange {
     /// The greatest.
     most: u64,
     /// Whether all are that.
@@ -17,7 +17,7 @@ struct Known {
 
 /// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
-    let mut known: Vec<Option<Known>> = Vec::with_capacity(graph.nodes.len());
+    let mut known: Vec<Option<UnsignedRange>> = Vec::with_capacity(graph.nodes.len());
     rebuild(graph, |g, _, node, inputs| {
         let of = |k: usize| node.inputs.get(k).filter(|v| v.out == 0).and_then(|v| known[v.index()]);
         let (first, own) = (of(0), of_node(node, [of(0), of(1)]));
@@ -36,22 +36,22 @@ pub fn run(graph: &Graph) -> Graph {
 }
 
 /// What the operands tell of a node.
-fn of_node(node: &Node, [a, b]: [Option<Known>; 2]) -> Option<Known> {
+fn of_node(node: &Node, [a, b]: [Option<UnsignedRange>; 2]) -> Option<UnsignedRange> {
     let out = node.outs.first()?;
     if !matches!(out.dtype, DType::U64 | DType::U32) {
         return None;
     }
     let of_two = |f: fn(u64, u64) -> Option<u64>| {
         let (a, b) = (a?, b?);
-        Some(Known { most: f(a.most, b.most)?, is_one: a.is_one && b.is_one })
+        Some(UnsignedRange { most: f(a.most, b.most)?, is_one: a.is_one && b.is_one })
     };
     match &node.op {
         Op::Iota(iota) => {
             let size = *out.shape.get(iota.dim)? as u64;
-            Some(Known { most: size.saturating_sub(1), is_one: size <= 1 })
+            Some(UnsignedRange { most: size.saturating_sub(1), is_one: size <= 1 })
         }
         Op::Constant(c) if c.value.is_splat() && out.elements() > 0 => {
-            Some(Known { most: c.value.get(0).to_bits(out.dtype), is_one: true })
+            Some(UnsignedRange { most: c.value.get(0).to_bits(out.dtype), is_one: true })
         }
         Op::BroadcastInDim(_) | Op::Reshape(_) | Op::Convert(_) => a,
         Op::Binary(Binary::Add) => of_two(u64::checked_add),

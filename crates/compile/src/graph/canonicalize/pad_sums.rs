@@ -5,7 +5,7 @@
 //! a scatter-add of rows onto zeros. Where this is added to another array, the rows are scattered onto that array
 //! instead.
 
-use crate::graph::rewrite::{Nodes, Rewriter, rebuild};
+use crate::graph::rewrite::{NodeLookup, Rewriter, rebuild};
 use smallvec::smallvec;
 use systole_ir::op::{Binary, Concatenate, Monoid};
 use systole_ir::{Graph, Op, ValueId};
@@ -14,7 +14,7 @@ use systole_ir::{Graph, Op, ValueId};
 const MAX_PIECES: usize = 32;
 
 /// A range `from..to` along one dimension of the sum.
-struct Piece {
+struct PaddedPiece {
     value: ValueId,
     dim: usize,
     from: usize,
@@ -61,7 +61,7 @@ fn scattered_onto(g: &mut Rewriter, v: ValueId, x: ValueId) -> Option<ValueId> {
 }
 
 /// Appends the pieces of a sum; `None` where it has other terms.
-fn collect(g: &Rewriter, v: ValueId, pieces: &mut Vec<Piece>) -> Option<()> {
+fn collect(g: &Rewriter, v: ValueId, pieces: &mut Vec<PaddedPiece>) -> Option<()> {
     let node = g.node(v);
     match &node.op {
         Op::Binary(Binary::Add) => node.inputs.iter().try_for_each(|&x| collect(g, x, pieces)),
@@ -73,7 +73,7 @@ fn collect(g: &Rewriter, v: ValueId, pieces: &mut Vec<Piece>) -> Option<()> {
             let &[dim] = &padded[..] else { return None };
             let (value, from) = (node.inputs[0], p.low[dim] as usize);
             let to = from + g.ty(value).shape[dim];
-            (zero && plain).then(|| pieces.push(Piece { value, dim, from, to }))
+            (zero && plain).then(|| pieces.push(PaddedPiece { value, dim, from, to }))
         }
         _ => None,
     }
@@ -109,7 +109,7 @@ mod tests {
         let logits = table.take(&tokens).dot_general(&table, &[], &[], &[1], &[1]);
         let (graph, _) =
             crate::optimize(&g.finish(&grad(&logits.sine().sum_all(), &[&table])).unwrap()).unwrap();
-        let s = crate::schedule(&graph, &crate::Options::default()).unwrap();
+        let s = crate::schedule(&graph, &crate::PipelineOptions::default()).unwrap();
         let rows = s.steps.iter().find(|step| step.kernel.name() == "scatter").unwrap();
         assert_eq!(rows.input_types[0].shape.dims(), [50, 8]);
         let onto = s.steps.iter().find(|step| step.outputs.contains(&rows.inputs[0])).unwrap();

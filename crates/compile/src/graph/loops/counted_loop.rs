@@ -1,18 +1,18 @@
 //! What the trips of a counted loop do with its states: which count them, which are stacks that each trip writes an entry of.
 
-use crate::graph::rewrite::Nodes;
+use crate::graph::rewrite::NodeLookup;
 use systole_ir::op::{Binary, DynamicUpdateSlice, While};
 use systole_ir::{DType, Graph, Node, Op, TensorType, ValueId};
 
 /// The order in which iterations visit the entries of a stacked array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub(super) enum IterationOrder {
     Forward,
     Backward,
 }
 
 /// A loop, with the parameters of its body that count iterations from 0.
-pub(super) struct Trips<'w> {
+pub(super) struct CountedLoop<'w> {
     pub(super) w: &'w While,
     pub(super) body: &'w Graph,
     pub(super) count: usize,
@@ -22,10 +22,10 @@ pub(super) struct Trips<'w> {
     pub(super) uses: Vec<usize>,
 }
 
-impl<'w> Trips<'w> {
+impl<'w> CountedLoop<'w> {
     /// Those of a loop of a graph.
-    pub(super) fn of_node(graph: &Graph, node: &Node, w: &'w While) -> Trips<'w> {
-        Trips::of(w, |k| graph.is_zero(node.inputs[w.captures + k]))
+    pub(super) fn of_node(graph: &Graph, node: &Node, w: &'w While) -> CountedLoop<'w> {
+        CountedLoop::of(w, |k| graph.is_zero(node.inputs[w.captures + k]))
     }
 
     /// Of a stacked state that each iteration only writes its own entry of: the value of that, without the dimension of
@@ -40,7 +40,7 @@ impl<'w> Trips<'w> {
         (self.body.ty(value).shape[..] == stack.shape[1..]).then_some((value, made.inputs[2]))
     }
 
-    pub(super) fn of(w: &'w While, from_zero: impl Fn(usize) -> bool) -> Trips<'w> {
+    pub(super) fn of(w: &'w While, from_zero: impl Fn(usize) -> bool) -> CountedLoop<'w> {
         let body = &*w.body;
         let is_one = |v: ValueId| matches!(&body.node(v).op, Op::Constant(c) if c.value.get(0).as_i64() == 1);
         let from_zero: Vec<bool> = (0..body.results.len()).map(from_zero).collect();
@@ -54,18 +54,26 @@ impl<'w> Trips<'w> {
         };
         let counters = (0..body.results.len()).filter(|&k| counts(k)).map(|k| body.params[w.captures + k]);
         let counters = counters.collect();
-        Trips { w, body, count: w.trip_count.unwrap_or(0), counters, from_zero, uses: body.use_counts() }
+        CountedLoop {
+            w,
+            body,
+            count: w.trip_count.unwrap_or(0),
+            counters,
+            from_zero,
+            uses: body.use_counts(),
+        }
     }
 
     /// The order in which `index` runs over all iterations, if it visits each entry once.
-    pub(super) fn order(&self, index: ValueId) -> Option<Order> {
+    pub(super) fn order(&self, index: ValueId) -> Option<IterationOrder> {
         let node = self.body.node(index);
         let last = self.count as i64 - 1;
         match &node.op {
-            _ if self.counters.contains(&index) => Some(Order::Forward),
+            _ if self.counters.contains(&index) => Some(IterationOrder::Forward),
             Op::Binary(Binary::Subtract) if self.counters.contains(&node.inputs[1]) => {
                 let from = &self.body.node(node.inputs[0]).op;
-                matches!(from, Op::Constant(c) if c.value.get(0).as_i64() == last).then_some(Order::Backward)
+                matches!(from, Op::Constant(c) if c.value.get(0).as_i64() == last)
+                    .then_some(IterationOrder::Backward)
             }
             _ => None,
         }

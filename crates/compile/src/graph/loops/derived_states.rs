@@ -2,9 +2,9 @@
 //! loop that reads such entries computes them from those of `f`, and the loop that made them stores them no more. The bits are
 //! the same; an LSTM keeps 7 arrays instead of 12.
 
-use super::counted_loop::Trips;
+use super::counted_loop::CountedLoop;
 use super::licm::with_parameters;
-use crate::graph::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use std::collections::HashMap;
 use std::sync::Arc;
 use systole_ir::op::{Binary, Reshape, Unary, While};
@@ -23,17 +23,17 @@ pub fn run(graph: &Graph) -> Graph {
 }
 
 /// A state whose entries are computed from those of `bases`, other states of the same loop with their values in its body.
-struct Derived {
+struct DerivedState {
     value: ValueId,
     bases: Vec<(usize, ValueId)>,
 }
 
 /// Such states by the value of the outer graph that they result in.
-fn find(graph: &Graph) -> HashMap<ValueId, Derived> {
+fn find(graph: &Graph) -> HashMap<ValueId, DerivedState> {
     let mut found = HashMap::new();
     for (i, node) in graph.nodes.iter().enumerate() {
         let Op::While(w) = &node.op else { continue };
-        let trips = Trips::of_node(graph, node, w);
+        let trips = CountedLoop::of_node(graph, node, w);
         // State, value of an entry, and the index at which it is stored.
         let filled: Vec<(usize, ValueId, ValueId)> =
             (0..w.body.results.len()).filter_map(|k| trips.entry(k).map(|(v, at)| (k, v, at))).collect();
@@ -50,7 +50,7 @@ fn find(graph: &Graph) -> HashMap<ValueId, Derived> {
             if is_made_of(&w.body, value, &others, &mut used, &mut ops) && !used.is_empty() {
                 pinned.extend(used.iter().map(|(j, _)| *j));
                 gone.push(k);
-                found.insert(result, Derived { value, bases: used });
+                found.insert(result, DerivedState { value, bases: used });
             }
         }
     }
@@ -118,7 +118,7 @@ fn reads_entries(w: &While, p: usize, stack: &TensorType) -> bool {
 }
 
 /// The loops that read such arrays compute the entries.
-fn read_from_others(graph: &Graph, found: &HashMap<ValueId, Derived>) -> Graph {
+fn read_from_others(graph: &Graph, found: &HashMap<ValueId, DerivedState>) -> Graph {
     // Where the results of a loop are in the new graph.
     let mut made: HashMap<usize, ValueId> = HashMap::new();
     rebuild(graph, |g, i, node, inputs| {
@@ -133,29 +133,40 @@ fn read_from_others(graph: &Graph, found: &HashMap<ValueId, Derived>) -> Graph {
                     let Op::While(maker) = &graph.node(stack).op else { return None };
                     let bases =
                         derived.bases.iter().map(|&(j, _)| ValueId::new(made[&stack.index()].index(), j));
-                    Some(Read { capture: p, maker: maker.body.clone(), derived, bases: bases.collect() })
+                    Some(DerivedRead {
+                        capture: p,
+                        maker: maker.body.clone(),
+                        derived,
+                        bases: bases.collect(),
+                    })
                 };
-                let all: Vec<Read<'_>> = read.iter().filter_map(|&p| of(p)).collect();
+                let all: Vec<DerivedRead<'_>> = read.iter().filter_map(|&p| of(p)).collect();
                 computing(g, w, &all, node, inputs)
             }
         };
         made.insert(i, first);
-        Some((0..node.outs.len()).map(|k| ValueId::new(first.index(), k)).collect::<Values>())
+        Some((0..node.outs.len()).map(|k| ValueId::new(first.index(), k)).collect::<NodeResults>())
     })
 }
 
 /// An array that a loop reads, and what its entries are made of.
-struct Read<'a> {
+struct DerivedRead<'a> {
     capture: usize,
     /// The body that made it.
     maker: Arc<Graph>,
-    derived: &'a Derived,
+    derived: &'a DerivedState,
     /// The arrays of the outer graph, as `derived` names them.
     bases: Vec<ValueId>,
 }
 
 /// The loop that computes what it read.
-fn computing(g: &mut Rewriter, w: &While, all: &[Read<'_>], node: &Node, inputs: &[ValueId]) -> ValueId {
+fn computing(
+    g: &mut Rewriter,
+    w: &While,
+    all: &[DerivedRead<'_>],
+    node: &Node,
+    inputs: &[ValueId],
+) -> ValueId {
     let mut added: Vec<ValueId> = Vec::new();
     for base in all.iter().flat_map(|read| &read.bases) {
         if !added.contains(base) {
@@ -226,7 +237,7 @@ fn drop_unread(graph: &Graph) -> Graph {
     let uses = read_results(graph);
     rebuild(graph, |g, i, node, inputs| {
         let Op::While(w) = &node.op else { return None };
-        let trips = Trips::of_node(graph, node, w);
+        let trips = CountedLoop::of_node(graph, node, w);
         let stays = |k: usize| uses.contains(&ValueId::new(i, k)) || trips.entry(k).is_none();
         let states = w.body.results.len();
         if (0..states).all(stays) {
@@ -250,7 +261,7 @@ fn drop_unread(graph: &Graph) -> Graph {
         let first = g.push(new, &operands, node);
         // What is gone has no reader; any value stands for it.
         let place = |k: usize| (0..k).filter(|&j| stays(j)).count().min(results.len() - 1);
-        Some((0..states).map(|k| ValueId::new(first.index(), place(k))).collect::<Values>())
+        Some((0..states).map(|k| ValueId::new(first.index(), place(k))).collect::<NodeResults>())
     })
 }
 

@@ -2,7 +2,7 @@
 //! other systems hand constants to a loop. Slices, transposes, reversals and conversions of captures are made once, before
 //! the loop. No number changes by it.
 
-use crate::graph::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use smallvec::{SmallVec, smallvec};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -76,7 +76,7 @@ fn rewritten(
     moved: &[ValueId],
     inputs: &[ValueId],
     node: &Node,
-) -> Values {
+) -> NodeResults {
     let made: Vec<ValueId> = moved.iter().map(|&v| outside(g, &w.body, v, inputs)).collect();
     let captures: Vec<usize> = (0..w.captures).chain(kept.iter().copied()).collect();
     let states: Vec<usize> = (w.captures..inputs.len()).filter(|p| !kept.contains(p)).collect();

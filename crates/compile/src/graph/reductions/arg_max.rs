@@ -2,7 +2,7 @@
 //! then the first place that has it. Where a line has a NaN, the first NaN is the extreme. This is the body that JAX writes
 //! for `argmax` and `argmin`.
 
-use crate::graph::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use smallvec::smallvec;
 use systole_ir::op::{
     Binary, BroadcastInDim, Compare, CompareType, Constant, Direction, Monoid, Reduce, Select,
@@ -88,7 +88,7 @@ fn two_folds(
     extreme: Monoid,
     [x, place, init]: [ValueId; 3],
     node: &Node,
-) -> Values {
+) -> NodeResults {
     let ty = g.ty(x).clone();
     let body = extreme.body(ty.dtype);
     let most = g.push(Reduce { body, ..reduce.clone() }, &[x, init], node);

@@ -6,7 +6,7 @@
 //! `Σ (x − m)² = Σᵢ (Σₚ (xᵢₚ − mᵢ)² + P · (mᵢ − m)²)`
 //! (Chan, Golub and LeVeque 1979). It is as accurate as the means, which are rounded to the element type.
 
-use crate::graph::rewrite::{Nodes, Rewriter, rebuild};
+use crate::graph::rewrite::{NodeLookup, Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::{HashMap, HashSet};
 use systole_ir::op::{Binary, BroadcastInDim, Monoid, Reduce};

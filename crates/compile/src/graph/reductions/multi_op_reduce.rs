@@ -2,9 +2,9 @@
 //! halves: each turn folds neighbours, all pairs at once. The order of elements stays; they are grouped as a tree, as the
 //! specification of `reduce` allows.
 
-use crate::graph::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use smallvec::SmallVec;
-use systole_ir::op::{BroadcastInDim, Lowering, Monoid, Reduce, Reshape, Slice, Transpose};
+use systole_ir::op::{BroadcastInDim, LoweringClass, Monoid, Reduce, Reshape, Slice, Transpose};
 use systole_ir::{Graph, Node, Op, ValueId};
 
 /// Elements that are folded into one result below which the general kernel is as fast.
@@ -27,11 +27,11 @@ pub fn run(graph: &Graph) -> Graph {
 fn is_element_wise(body: &Graph) -> bool {
     body.nodes.iter().all(|n| {
         matches!(n.op, Op::Parameter(_) | Op::Constant(_))
-            || n.op.rule().lower() == Lowering::Map && n.outs.len() == 1
+            || n.op.rule().lower() == LoweringClass::Map && n.outs.len() == 1
     })
 }
 
-fn fold(g: &mut Rewriter, reduce: &Reduce, node: &Node, inputs: &[ValueId]) -> Values {
+fn fold(g: &mut Rewriter, reduce: &Reduce, node: &Node, inputs: &[ValueId]) -> NodeResults {
     let (operands, inits) = inputs.split_at(inputs.len() / 2);
     let mut rows: Vec<ValueId> = operands.iter().map(|&x| as_rows(g, x, reduce, node)).collect();
     // Rows that had no neighbour, folded: they are behind all others.

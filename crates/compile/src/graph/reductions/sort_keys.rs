@@ -1,11 +1,11 @@
 //! Sorts by one function of either element: the function of all elements at once, as one more operand, and a comparator
 //! that compares its values. JAX's comparators make −0 and 0, and all NaN, the same first.
 
-use crate::graph::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::HashSet;
 use std::sync::Arc;
-use systole_ir::op::{Lowering, Parameter, Sort};
+use systole_ir::op::{LoweringClass, Parameter, Sort};
 use systole_ir::{Graph, Node, Op, TensorType, ValueId};
 
 /// Entry point of the pass.
@@ -28,7 +28,14 @@ fn compared(body: &Graph) -> Option<[ValueId; 2]> {
 }
 
 /// The sort with the keys before its operands. `a` is the first that is compared, a function of parameter `p`.
-fn by_keys(g: &mut Rewriter, sort: &Sort, a: ValueId, p: usize, inputs: &[ValueId], node: &Node) -> Values {
+fn by_keys(
+    g: &mut Rewriter,
+    sort: &Sort,
+    a: ValueId,
+    p: usize,
+    inputs: &[ValueId],
+    node: &Node,
+) -> NodeResults {
     let body = &*sort.comparator;
     let x = inputs[p / 2];
     let mut given = vec![None; 2 * inputs.len()];
@@ -76,7 +83,7 @@ fn source(body: &Graph, v: ValueId) -> Option<usize> {
         of.push(match &node.op {
             Op::Parameter(p) => Ok(Some(p.index)),
             Op::Constant(_) => Ok(None),
-            op if op.rule().lower() == Lowering::Map && node.outs.len() == 1 => {
+            op if op.rule().lower() == LoweringClass::Map && node.outs.len() == 1 => {
                 node.inputs.iter().try_fold(None, |all, v| join(Ok(all), of[v.index()]))
             }
             _ => Err(()),

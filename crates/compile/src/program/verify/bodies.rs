@@ -1,13 +1,13 @@
 //! Signatures of bodies: the parameters and results of nested programs fit the operands and results of their step.
 
-use crate::program::kernel::{Kernel, Schedule, Step};
-use crate::program::nested_kernels::Blocks;
+use crate::program::kernel::{Kernel, ProgramSchedule, Step};
+use crate::program::nested_kernels::RowBlockLoop;
 use crate::program::storage::ResultPlan;
-use crate::program::type_check::{Checked, alike, holds, same};
+use crate::program::type_check::{CheckResult, alike, holds, same};
 use systole_ir::{DType, TensorType};
 
 /// Checks the parameters and results of the bodies of a step, not their steps.
-pub fn check(step: &Step) -> Checked {
+pub fn check(step: &Step) -> CheckResult {
     let (ins, outs) = (&step.input_types[..], &step.output_types[..]);
     match &step.kernel {
         Kernel::While { captures, starts, cond, body } => {
@@ -33,7 +33,7 @@ pub fn check(step: &Step) -> Checked {
     }
 }
 
-fn results(body: &Schedule) -> Vec<TensorType> {
+fn results(body: &ProgramSchedule) -> Vec<TensorType> {
     body.results.iter().map(|r| r.ty.clone()).collect()
 }
 
@@ -43,7 +43,7 @@ fn starts_in_range(
     captures: usize,
     ins: &[TensorType],
     states: &[TensorType],
-) -> Checked {
+) -> CheckResult {
     holds(starts.len() == states.len(), || "a state without a start".into())?;
     let mut taken = vec![false; ins.len()];
     for (k, (start, ty)) in starts.iter().zip(states).enumerate() {
@@ -62,7 +62,7 @@ fn starts_in_range(
 
 /// Result `k` of a body takes the memory of its own parameter `first + k`, or of none. In that of another state, the
 /// next iteration would read the wrong value.
-fn states_stay(body: &Schedule, first: usize) -> Checked {
+fn states_stay(body: &ProgramSchedule, first: usize) -> CheckResult {
     let moved = |(k, r): (usize, &ResultPlan)| Some((k, r.reuse.filter(|&p| p != first + k)?));
     match body.results.iter().enumerate().find_map(moved) {
         Some((k, p)) => Err(format!("result {k} of `{}` takes parameter {p}, not {}", body.name, first + k)),
@@ -70,7 +70,7 @@ fn states_stay(body: &Schedule, first: usize) -> Checked {
     }
 }
 
-fn blocks(b: &Blocks, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+fn blocks(b: &RowBlockLoop, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
     let sums = b.sums.len();
     holds(b.inputs.len() == ins.len(), || "inputs of blocks without a size".into())?;
     holds(sums + b.outputs.len() == outs.len(), || "results of blocks without a size".into())?;

@@ -1,12 +1,12 @@
 //! Slots: each has one writer, before all of its readers, and is used with its own number of bytes.
 
 use super::error::broken;
-use crate::program::kernel::{Kernel, Schedule};
-use crate::program::storage::{Location, Slot};
+use crate::program::kernel::{Kernel, ProgramSchedule};
+use crate::program::storage::{Location, SlotId};
 use systole_ir::Result;
 
 /// Checks writers, readers, sizes and results.
-pub fn check(s: &Schedule) -> Result<()> {
+pub fn check(s: &ProgramSchedule) -> Result<()> {
     let mut made: Vec<bool> = s.slots.iter().map(|x| is_given(x.place)).collect();
     for (slot, storage) in s.slots.iter().enumerate() {
         let given = match storage.place {
@@ -34,12 +34,12 @@ fn is_given(place: Location) -> bool {
     matches!(place, Location::Param(_) | Location::Constant(_))
 }
 
-fn sized(s: &Schedule, slot: Slot, bytes: usize) -> Result<(), String> {
+fn sized(s: &ProgramSchedule, slot: SlotId, bytes: usize) -> Result<(), String> {
     let have = s.slots[slot].bytes;
     if have == bytes { Ok(()) } else { Err(format!("slot {slot} has {have} bytes and is used as {bytes}")) }
 }
 
-fn step(s: &Schedule, i: usize, made: &mut [bool]) -> Result<(), String> {
+fn step(s: &ProgramSchedule, i: usize, made: &mut [bool]) -> Result<(), String> {
     let step = &s.steps[i];
     if (step.inputs.len(), step.outputs.len()) != (step.input_types.len(), step.output_types.len()) {
         return Err("operands or results without a type".into());

@@ -1,14 +1,14 @@
 //! Mutation tests: each invariant is broken once in a valid program, and the verifier must report it.
 
 use super::{verify_planned, verify_steps};
-use crate::options::{Blocking, Options};
-use crate::program::{Kernel, Load, Location, Pool, Schedule, Slot, Step};
+use crate::options::{PipelineOptions, RowBlocksMode};
+use crate::program::{Kernel, Location, MapLoad, MaxPoolArgmax, ProgramSchedule, SlotId, Step};
 use systole_ir::DType::{self, F32, I32, U8, U64};
-use systole_ir::attention::{Attention, AttentionMatch, Dropped, Wanted};
+use systole_ir::attention::{AttentionConfig, AttentionDropout, AttentionMatch, AttentionOperand};
 use systole_ir::op::Convolution;
 use systole_ir::{Graph, GraphBuilder, Tensor, TensorType, control_builders, grad, vjp};
 
-fn compiled(graph: &Graph, options: &Options) -> Schedule {
+fn compiled(graph: &Graph, options: &PipelineOptions) -> ProgramSchedule {
     let (graph, _) = crate::optimize(graph).unwrap();
     let s = crate::schedule(&graph, options).unwrap();
     verify_planned(&s, &options.donated).unwrap_or_else(|e| panic!("{e}\n{s}"));
@@ -16,22 +16,27 @@ fn compiled(graph: &Graph, options: &Options) -> Schedule {
 }
 
 /// Two GEMMs with a map between them, and the update of a donated parameter.
-fn program() -> Schedule {
+fn program() -> ProgramSchedule {
     let ty = TensorType::new(F32, [32, 32]);
     let g = GraphBuilder::new("main");
     let (w, x) = (g.parameter(ty.clone(), "w"), g.parameter(ty, "x"));
     let h = x.dot(&w).tanh().dot(&x);
     let s = h.sum(&[0]);
     let graph = g.finish(&[&w - &(&h * 0.1), s]).unwrap();
-    compiled(&graph, &Options { donated: vec![0], ..Options::default() })
+    compiled(&graph, &PipelineOptions { donated: vec![0], ..PipelineOptions::default() })
 }
 
 /// Checks that [`program`] is refused after `change`, with an error that contains `words`.
-fn caught(words: &str, change: impl FnOnce(&mut Schedule)) {
+fn caught(words: &str, change: impl FnOnce(&mut ProgramSchedule)) {
     caught_in(program(), &[0], words, change);
 }
 
-fn caught_in(mut s: Schedule, donated: &[usize], words: &str, change: impl FnOnce(&mut Schedule)) {
+fn caught_in(
+    mut s: ProgramSchedule,
+    donated: &[usize],
+    words: &str,
+    change: impl FnOnce(&mut ProgramSchedule),
+) {
     change(&mut s);
     match verify_planned(&s, donated) {
         Ok(()) => panic!("nobody noticed: {words}\n{s}"),
@@ -39,11 +44,11 @@ fn caught_in(mut s: Schedule, donated: &[usize], words: &str, change: impl FnOnc
     }
 }
 
-fn step_of(s: &Schedule, test: impl Fn(&Kernel) -> bool) -> usize {
+fn step_of(s: &ProgramSchedule, test: impl Fn(&Kernel) -> bool) -> usize {
     s.steps.iter().position(|step| test(&step.kernel)).unwrap_or_else(|| panic!("{s}"))
 }
 
-fn in_arena(s: &Schedule) -> Vec<Slot> {
+fn in_arena(s: &ProgramSchedule) -> Vec<SlotId> {
     (0..s.slots.len())
         .filter(|&x| matches!(s.slots[x].place, Location::Arena(_)) && s.slots[x].bytes > 0)
         .collect()
@@ -71,8 +76,8 @@ fn an_array_has_one_size_and_a_kernel_its_types() {
         s.steps[0].output_types[0] = TensorType::new(F32, [16, 64]);
     });
     caught("is not of the size of what is given", |s| s.params[0] = TensorType::new(F32, [32]));
-    let map = |s: &Schedule| step_of(s, |k| matches!(k, Kernel::Map(_)));
-    let edit = |s: &mut Schedule, change: &dyn Fn(&mut crate::Map)| {
+    let map = |s: &ProgramSchedule| step_of(s, |k| matches!(k, Kernel::Map(_)));
+    let edit = |s: &mut ProgramSchedule, change: &dyn Fn(&mut crate::Map)| {
         let at = map(s);
         if let Kernel::Map(m) = &mut s.steps[at].kernel {
             change(m);
@@ -80,7 +85,7 @@ fn an_array_has_one_size_and_a_kernel_its_types() {
     };
     caught("leads to element", |s| {
         edit(s, &|m| {
-            if let Load::Array { offset, .. } = &mut m.loads[0] {
+            if let MapLoad::Array { offset, .. } = &mut m.loads[0] {
                 *offset = 1;
             }
         });
@@ -154,7 +159,7 @@ fn donated_memory_is_not_read_after_it_is_overwritten() {
 }
 
 /// A loop that stacks one entry per iteration into an array.
-fn scan() -> Schedule {
+fn scan() -> ProgramSchedule {
     let g = GraphBuilder::new("main");
     let xs = g.parameter(TensorType::new(F32, [7, 4, 160]), "xs");
     let start = g.full(&TensorType::new(F32, [4, 160]), 0.5);
@@ -162,10 +167,10 @@ fn scan() -> Schedule {
         let y: Tensor = (&state[0] * &x[0]).tanh();
         (vec![y.clone()], vec![&y * 2.0])
     });
-    compiled(&g.finish(&[last, all].concat()).unwrap(), &Options::default())
+    compiled(&g.finish(&[last, all].concat()).unwrap(), &PipelineOptions::default())
 }
 
-fn trip(s: &mut Schedule) -> &mut Schedule {
+fn trip(s: &mut ProgramSchedule) -> &mut ProgramSchedule {
     let at = step_of(s, |k| matches!(k, Kernel::While { .. }));
     let Kernel::While { body, .. } = &mut s.steps[at].kernel else { unreachable!() };
     body
@@ -204,7 +209,10 @@ fn bodies_of_loops_are_verified_and_fit_their_step() {
 }
 
 /// Checks that [`scan`] is refused after `change` of its starts, condition and body.
-fn caught_in_loop(words: &str, change: impl FnOnce(&mut Vec<Option<usize>>, &mut Schedule, &mut Schedule)) {
+fn caught_in_loop(
+    words: &str,
+    change: impl FnOnce(&mut Vec<Option<usize>>, &mut ProgramSchedule, &mut ProgramSchedule),
+) {
     caught_in(scan(), &[], words, |s| {
         let at = step_of(s, |k| matches!(k, Kernel::While { .. }));
         let Kernel::While { starts, cond, body, .. } = &mut s.steps[at].kernel else { unreachable!() };
@@ -254,7 +262,7 @@ fn two_states_do_not_start_as_one_input() {
     let (last, _) = control_builders::scan(&[&x, &y], &[&xs], |state, x| {
         (vec![(&state[0] * &x[0]).tanh(), &state[1] + &x[0]], vec![])
     });
-    let s = compiled(&g.finish(&last).unwrap(), &Options::default());
+    let s = compiled(&g.finish(&last).unwrap(), &PipelineOptions::default());
     caught_in(s, &[], "is the start of two states", |s| {
         let at = step_of(s, |k| matches!(k, Kernel::While { .. }));
         let types = s.steps[at].output_types.clone();
@@ -268,13 +276,13 @@ fn two_states_do_not_start_as_one_input() {
 }
 
 /// Attention with dropout, and its gradients w.r.t. queries, keys and values.
-fn attention() -> Schedule {
+fn attention() -> ProgramSchedule {
     let g = GraphBuilder::new("main");
     let array = |places, width| TensorType::new(F32, [2, places, 3, width]);
     let (q, k, v) =
         (g.parameter(array(4, 6), "q"), g.parameter(array(8, 6), "k"), g.parameter(array(8, 2), "v"));
     let random = g.parameter(TensorType::new(U64, [2]), "random");
-    let y = Attention { scale: 0.5, causal: true, dropout: Some(Dropped::rate(0.1)) }.of(
+    let y = AttentionConfig { scale: 0.5, causal: true, dropout: Some(AttentionDropout::rate(0.1)) }.of(
         &q,
         &k,
         &v,
@@ -282,7 +290,7 @@ fn attention() -> Schedule {
     );
     let dy = g.parameter(y.ty().clone(), "dy");
     let grads = vjp(&[&y], &[&dy], &[&q, &k, &v]);
-    compiled(&g.finish(&[&[y], &grads[..]].concat()).unwrap(), &Options::default())
+    compiled(&g.finish(&[&[y], &grads[..]].concat()).unwrap(), &PipelineOptions::default())
 }
 
 /// Checks that [`attention`] is refused after `change` of the forward step or, with `gradient`, of the backward step.
@@ -337,12 +345,12 @@ fn attention_has_the_operands_and_results_of_its_definition() {
         a.gradient.as_mut().unwrap().1.reverse();
     });
     caught_in_attention(true, "one gradient twice", |a, _| {
-        a.gradient.as_mut().unwrap().1 = vec![Wanted::Keys; 3];
+        a.gradient.as_mut().unwrap().1 = vec![AttentionOperand::Keys; 3];
     });
 }
 
 /// Forward and backward pass of convolution, max pooling, relu and a dense layer: one kernel for each direction.
-fn conv_net() -> Schedule {
+fn conv_net() -> ProgramSchedule {
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::new(F32, [3, 18, 18, 1]), "x");
     let k = g.parameter(TensorType::new(F32, [3, 3, 1, 8]), "k");
@@ -353,7 +361,7 @@ fn conv_net() -> Schedule {
     let pooled = h.max_pool(&[1, 2, 2, 1], &[1, 2, 2, 1], &[[0, 0]; 4]).relu();
     let y = pooled.reshape([3, 512]).dot_general(&w, &[], &[], &[1], &[1]) + &shift;
     let grads = grad(&(&y * &y).sum_all(), &[&k, &b]);
-    compiled(&g.finish(&[&[y], &grads[..]].concat()).unwrap(), &Options::default())
+    compiled(&g.finish(&[&[y], &grads[..]].concat()).unwrap(), &PipelineOptions::default())
 }
 
 /// Checks that [`conv_net`] is refused after `change` of the fused pooling or, with `gradient`, of the fused gradient.
@@ -385,7 +393,7 @@ fn pooling_has_the_operands_of_its_product() {
     caught_in_pool(false, "the place of the maximum", |step| {
         seen_as(&mut step.output_types[1], DType::I8, &[3, 8, 8, 8]);
     });
-    let edit = |step: &mut Step, change: &dyn Fn(&mut Pool)| {
+    let edit = |step: &mut Step, change: &dyn Fn(&mut MaxPoolArgmax)| {
         let Kernel::Pool(p) = &mut step.kernel else { unreachable!() };
         change(p);
     };
@@ -430,7 +438,7 @@ fn a_product_of_other_rows_than_images_is_not_made_in_the_gradient() {
     let pooled = h.max_pool(&[1, 2, 2, 1], &[1, 2, 2, 1], &[[0, 0]; 4]);
     let y = pooled.reshape([8, 256]).dot_general(&w, &[], &[], &[1], &[1]);
     let grads = grad(&(&y * &y).sum_all(), &[&k]);
-    let s = compiled(&g.finish(&grads).unwrap(), &Options::default());
+    let s = compiled(&g.finish(&grads).unwrap(), &PipelineOptions::default());
     let at = step_of(&s, |k| matches!(k, Kernel::UnpooledGradient(_)));
     assert!(matches!(&s.steps[at].kernel, Kernel::UnpooledGradient(g) if !g.product), "{s}");
 }
@@ -442,8 +450,8 @@ fn blocks_take_and_give_the_rows_of_their_step() {
     let w = g.parameter(TensorType::new(F32, [64, 64]), "w");
     let y = x.dot(&w).tanh();
     let graph = g.finish(&[y.dot(&w), (&y * &y).sum_all()]).unwrap();
-    let options = Options { blocks: Blocking::Rows(4), ..Options::default() };
-    let blocks = |s: &Schedule| step_of(s, |k| matches!(k, Kernel::Blocks(_)));
+    let options = PipelineOptions { blocks: RowBlocksMode::Rows(4), ..PipelineOptions::default() };
+    let blocks = |s: &ProgramSchedule| step_of(s, |k| matches!(k, Kernel::Blocks(_)));
     caught_in(compiled(&graph, &options), &[], "a block of 3 rows", |s| {
         let at = blocks(s);
         let Kernel::Blocks(b) = &mut s.steps[at].kernel else { unreachable!() };

@@ -11,26 +11,28 @@
 //! anything: they contribute to sums beyond the result only.
 
 use crate::kernel::Ptr;
-use crate::kernels::attention::{Arrays, AttentionKernel, Columns, LINE, Room, Row, Rows, multiply};
+use crate::kernels::attention::{
+    AttentionArrays, AttentionKernel, LINE, RightOperand, ScoreRow, ScratchAllocator, StridedMatrix, multiply,
+};
 use crate::simd::amx::LANES;
-use crate::simd::amx::strided::{COLUMNS, Operands, Spread, Sums};
-use crate::simd::gemm::{Configured, Shape};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::amx::strided::{COLUMNS, StridedKernels, StridedOperands, StridedSums};
+use crate::simd::gemm::{MicrokernelShape, TileConfigGuard};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::lanes_mut;
 use crate::simd::pack::{PackFn, PanelArgs};
 use crate::simd::{amx, math};
 use std::ops::Range;
 use systole_ir::DType;
-use systole_ir::attention::Wanted;
+use systole_ir::attention::AttentionOperand;
 
 /// GEMMs of bf16 pairs, and what prepares their operands.
-pub struct Pairs {
+pub struct Bf16PairGemms {
     /// Register tiles of the GEMMs whose results have keys, or features of either kind, as columns (N).
-    pub to_keys: Shape<f32>,
-    pub to_width: Shape<f32>,
-    pub to_depth: Shape<f32>,
+    pub to_keys: MicrokernelShape<f32>,
+    pub to_width: MicrokernelShape<f32>,
+    pub to_depth: MicrokernelShape<f32>,
     /// The kernels that compute all of these, where the level has tile registers.
-    tiles: Option<Spread>,
+    tiles: Option<StridedKernels>,
     pack: PackFn<f32>,
     /// Packs pairs of rows as a left operand whose rows are features.
     pack_left: PackFn<f32>,
@@ -38,44 +40,44 @@ pub struct Pairs {
     round: TileFn,
 }
 
-impl Pairs {
+impl Bf16PairGemms {
     /// For so many keys, features of keys and features of values. `None` where the level has no such GEMMs.
-    pub fn new(level: Level, sizes: [usize; 3]) -> Option<Pairs> {
+    pub fn new(level: Level, sizes: [usize; 3]) -> Option<Bf16PairGemms> {
         match amx::kernels_of(level) {
-            Some(kernels) => Pairs::with_tiles(kernels, level.vectors()),
-            None => Pairs::with_vectors(level, sizes),
+            Some(kernels) => Bf16PairGemms::with_tiles(kernels, level.vectors()),
+            None => Bf16PairGemms::with_vectors(level, sizes),
         }
     }
 
     /// By tile registers; `vectors` is the level of all other loops.
-    pub(crate) fn with_tiles(kernels: &amx::Kernels, vectors: Level) -> Option<Pairs> {
+    pub(crate) fn with_tiles(kernels: &amx::AmxKernels, vectors: Level) -> Option<Bf16PairGemms> {
         let [pack_left, pack] = amx::pack::packs(DType::BF16, vectors)?;
-        Some(Pairs {
+        Some(Bf16PairGemms {
             to_keys: kernels.bf16,
             to_width: kernels.bf16,
             to_depth: kernels.bf16,
             tiles: Some(kernels.spread),
             pack,
             pack_left,
-            interleave: vectors.tile::<Interleave>(),
-            round: vectors.tile::<Round>(),
+            interleave: vectors.tile::<InterleaveBf16Rows>(),
+            round: vectors.tile::<RoundToBf16>(),
         })
     }
 
     /// By vectors (VDPBF16PS).
     #[cfg(target_arch = "x86_64")]
-    pub(crate) fn with_vectors(level: Level, [keys, width, depth]: [usize; 3]) -> Option<Pairs> {
+    pub(crate) fn with_vectors(level: Level, [keys, width, depth]: [usize; 3]) -> Option<Bf16PairGemms> {
         use crate::simd::gemm::shape_halves;
         use crate::simd::pack::halves;
-        Some(Pairs {
+        Some(Bf16PairGemms {
             to_keys: shape_halves(level, keys)?,
             to_width: shape_halves(level, width)?,
             to_depth: shape_halves(level, depth)?,
             tiles: None,
             pack: halves(),
             pack_left: halves(),
-            interleave: level.vectors().tile::<Interleave>(),
-            round: level.vectors().tile::<Round>(),
+            interleave: level.vectors().tile::<InterleaveBf16Rows>(),
+            round: level.vectors().tile::<RoundToBf16>(),
         })
     }
 
@@ -95,23 +97,23 @@ impl Pairs {
     }
 
     /// Configures this thread's tile registers until the guard is dropped, if these GEMMs need them.
-    fn configured(&self) -> Option<Configured> {
-        self.to_keys.registers.map(|r| Configured::new(r, COLUMNS))
+    fn configured(&self) -> Option<TileConfigGuard> {
+        self.to_keys.registers.map(|r| TileConfigGuard::new(r, COLUMNS))
     }
 
     /// A left operand whose rows (M) are features, from packed pairs of rows with `stride` words for each pair.
-    fn features(&self, at: *mut f32, stride: usize) -> Rows {
-        Rows { at, row: if self.tiles.is_some() { LANES } else { 1 }, step: stride }
+    fn features(&self, at: *mut f32, stride: usize) -> StridedMatrix {
+        StridedMatrix { at, row: if self.tiles.is_some() { LANES } else { 1 }, step: stride }
     }
 
     /// As [`multiply`]; `k` counts words.
     unsafe fn multiply(
         &self,
-        shape: &Shape<f32>,
+        shape: &MicrokernelShape<f32>,
         [m, n, k]: [usize; 3],
-        a: Rows,
-        b: Columns,
-        c: Rows,
+        a: StridedMatrix,
+        b: RightOperand,
+        c: StridedMatrix,
         add: bool,
     ) {
         // SAFETY: the caller's matrices, which have room for whole tiles where tile registers are used.
@@ -125,13 +127,20 @@ impl Pairs {
 }
 
 /// As [`multiply`], by whole tiles: what lies beyond the last rows and columns of `c` is overwritten.
-unsafe fn multiply_tiles(tiles: &Spread, [m, n, k]: [usize; 3], a: Rows, b: Columns, c: Rows, add: bool) {
+unsafe fn multiply_tiles(
+    tiles: &StridedKernels,
+    [m, n, k]: [usize; 3],
+    a: StridedMatrix,
+    b: RightOperand,
+    c: StridedMatrix,
+    add: bool,
+) {
     const WORD: usize = size_of::<f32>();
     let left = |row: usize| a.at.wrapping_add(row * a.row).cast_const().cast::<u8>();
     let begin = 0;
     for (panel, j) in (0..n).step_by(COLUMNS).enumerate() {
         for i in (0..m).step_by(COLUMNS) {
-            let operands = Operands {
+            let operands = StridedOperands {
                 a: [left(i), left(i + LANES)],
                 a_row: a.row * WORD,
                 a_chunk: LANES * a.step * WORD,
@@ -146,7 +155,8 @@ unsafe fn multiply_tiles(tiles: &Spread, [m, n, k]: [usize; 3], a: Rows, b: Colu
                 ahead: [std::ptr::null(); 2],
                 two: [m - i > LANES, n - j > LANES],
             };
-            let sums = Sums { operands, c: c.at.wrapping_add(i * c.row + j), c_row: c.row * WORD, add };
+            let sums =
+                StridedSums { operands, c: c.at.wrapping_add(i * c.row + j), c_row: c.row * WORD, add };
             // SAFETY: the caller's matrices have room for whole tiles; it has configured the registers.
             unsafe { (tiles.sums)(&sums) };
         }
@@ -159,7 +169,7 @@ fn words(steps: usize) -> usize {
 }
 
 /// Offsets of a task's arrays in its scratch, in words.
-struct Places {
+struct PairScratchOffsets {
     keys_transposed: usize,
     /// Pairs of rows of V in the forward pass, of K in the gradient.
     rows: usize,
@@ -185,14 +195,14 @@ struct Places {
 }
 
 impl AttentionKernel {
-    fn pair_places(&self, pairs: &Pairs) -> Places {
-        let mut room = Room { taken: 0 };
+    fn pair_places(&self, pairs: &Bf16PairGemms) -> PairScratchOffsets {
+        let mut room = ScratchAllocator { taken: 0 };
         let keys = AttentionKernel::padded(&pairs.to_keys, self.keys);
         let (width, depth) = (self.width_row(), self.depth_row());
         let gradient = self.found.gradient.is_some();
         let derivative = |n: usize| if gradient { n } else { 0 };
         let (row, block, block_words) = (self.score_row(), pairs.rows(self.block), pairs.words(self.block));
-        Places {
+        PairScratchOffsets {
             keys_transposed: room.take(pairs.words(self.width) * keys),
             rows: room.take(pairs.words(self.keys) * if gradient { width } else { depth }),
             queries: room.take(block * self.words_of(self.width)),
@@ -219,24 +229,24 @@ impl AttentionKernel {
     }
 
     /// Bytes of a task's scratch.
-    pub(crate) fn pair_scratch(&self, pairs: &Pairs) -> usize {
+    pub(crate) fn pair_scratch(&self, pairs: &Bf16PairGemms) -> usize {
         self.pair_places(pairs).total * 4
     }
 
     /// Floats of a task's partial sums of dK and dV.
-    pub(crate) fn pair_sums_of_one(&self, pairs: &Pairs) -> usize {
+    pub(crate) fn pair_sums_of_one(&self, pairs: &Bf16PairGemms) -> usize {
         (pairs.rows(self.width) + pairs.rows(self.depth)) * self.score_row()
     }
 
     /// Copies rows of a head as they are: words are pairs along the features.
     unsafe fn words_of_rows(
         &self,
-        pairs: &Pairs,
+        pairs: &Bf16PairGemms,
         from: *mut u8,
         features: usize,
         rows: usize,
         to: *mut f32,
-    ) -> Rows {
+    ) -> StridedMatrix {
         let (row, last) = (self.words_of(features), words(features) - 1);
         for r in 0..rows {
             let (from, to) = (from.wrapping_add(r * self.heads * features * 2), to.wrapping_add(r * row));
@@ -247,13 +257,13 @@ impl AttentionKernel {
                 std::ptr::copy_nonoverlapping(from.cast_const(), to.cast(), features * 2);
             }
         }
-        Rows { at: to, row, step: 1 }
+        StridedMatrix { at: to, row, step: 1 }
     }
 
     /// Packs words of two neighbouring rows of a head, for each feature.
     unsafe fn pairs_of_rows(
         &self,
-        (pairs, pack): (&Pairs, PackFn<f32>),
+        (pairs, pack): (&Bf16PairGemms, PackFn<f32>),
         from: *mut u8,
         features: usize,
         rows: usize,
@@ -278,12 +288,12 @@ impl AttentionKernel {
     /// Packs rows of a head as columns of a right operand: words are pairs along the features.
     unsafe fn transposed_pairs(
         &self,
-        pairs: &Pairs,
+        pairs: &Bf16PairGemms,
         from: *mut u8,
         features: usize,
         rows: usize,
         to: *mut f32,
-    ) -> Columns {
+    ) -> RightOperand {
         let (columns, lane) = (pairs.to_keys.columns, self.heads * features * 2);
         for first in (0..rows).step_by(columns) {
             let panel = PanelArgs {
@@ -300,14 +310,14 @@ impl AttentionKernel {
             // SAFETY: as above.
             unsafe { (pairs.pack)(&[panel]) };
         }
-        Columns { at: to, step: columns, tile: pairs.words(features) * columns }
+        RightOperand { at: to, step: columns, tile: pairs.words(features) * columns }
     }
 
     /// All of a task. `shared` has the partial sums of all tasks, where a head has several.
     pub(crate) unsafe fn by_pairs(
         &self,
-        pairs: &Pairs,
-        io: &Arrays,
+        pairs: &Bf16PairGemms,
+        io: &AttentionArrays,
         task: usize,
         scratch: *mut f32,
         shared: Ptr,
@@ -332,8 +342,8 @@ impl AttentionKernel {
     /// The attention of a task's queries.
     unsafe fn forward_by_pairs(
         &self,
-        pairs: &Pairs,
-        io: &Arrays,
+        pairs: &Bf16PairGemms,
+        io: &AttentionArrays,
         head: usize,
         part: usize,
         scratch: *mut f32,
@@ -348,10 +358,10 @@ impl AttentionKernel {
             let k = self.transposed_pairs(pairs, k, self.width, keys, place(at.keys_transposed));
             let v = self.address(io.v, head, self.keys, 0, self.depth);
             self.pairs_of_rows((pairs, pairs.pack), v, self.depth, keys, place(at.rows), depth);
-            let v = Columns { at: place(at.rows), step: depth, tile: pairs.to_depth.columns };
-            let scores = Rows { at: place(at.scores), row: score_row, step: 1 };
-            let weights = Rows { at: place(at.rounded), row: self.words_of(self.keys), step: 1 };
-            let output = Rows { at: place(at.output), row: depth, step: 1 };
+            let v = RightOperand { at: place(at.rows), step: depth, tile: pairs.to_depth.columns };
+            let scores = StridedMatrix { at: place(at.scores), row: score_row, step: 1 };
+            let weights = StridedMatrix { at: place(at.rounded), row: self.words_of(self.keys), step: 1 };
+            let output = StridedMatrix { at: place(at.output), row: depth, step: 1 };
             for block in self.blocks(part) {
                 let (rows, seen) = (block.len(), self.seen(block.end - 1));
                 let q = self.address(io.q, head, self.queries, block.start, self.width);
@@ -362,7 +372,8 @@ impl AttentionKernel {
                 for (r, query) in block.clone().enumerate() {
                     let own = scores.at.add(r * score_row);
                     let bits = self.bits(io.random, head, query, place(at.bits));
-                    let mut row = Row { scale: self.scale(), ..self.row(own, std::ptr::null_mut(), bits) };
+                    let mut row =
+                        ScoreRow { scale: self.scale(), ..self.row(own, std::ptr::null_mut(), bits) };
                     self.along(self.softmax, &mut row, self.seen(query), whole);
                     io.note(row.sum);
                     sums[r] = row.sum;
@@ -383,20 +394,20 @@ impl AttentionKernel {
     /// to bf16.
     unsafe fn dscores_of_block(
         &self,
-        pairs: &Pairs,
-        io: &Arrays,
+        pairs: &Bf16PairGemms,
+        io: &AttentionArrays,
         (head, block): (usize, Range<usize>),
-        [scores, dscores, rounded]: [Rows; 3],
+        [scores, dscores, rounded]: [StridedMatrix; 3],
         whole: usize,
         room: *mut f32,
     ) {
         let score_row = self.score_row();
         for (r, query) in block.enumerate() {
-            let own = |x: Rows| x.at.wrapping_add(r * score_row);
+            let own = |x: StridedMatrix| x.at.wrapping_add(r * score_row);
             // SAFETY: the caller has these rows of scores, and room for the random bits of a row.
             unsafe {
                 let bits = self.bits(io.random, head, query, room);
-                let mut row = Row { scale: self.scale(), ..self.row(own(scores), own(dscores), bits) };
+                let mut row = ScoreRow { scale: self.scale(), ..self.row(own(scores), own(dscores), bits) };
                 self.along(self.softmax_gradient, &mut row, self.seen(query), whole);
                 io.note(row.sum);
                 let from = own(dscores).cast_const().cast();
@@ -407,7 +418,13 @@ impl AttentionKernel {
 
     /// Interleaves two neighbouring rows of scores to words, for `whole` keys. The last of an odd number is paired
     /// with zeros.
-    unsafe fn pairs_of_scores(&self, pairs: &Pairs, from: Rows, [rows, whole]: [usize; 2], to: *mut f32) {
+    unsafe fn pairs_of_scores(
+        &self,
+        pairs: &Bf16PairGemms,
+        from: StridedMatrix,
+        [rows, whole]: [usize; 2],
+        to: *mut f32,
+    ) {
         let score_row = self.score_row();
         // SAFETY: the caller's rows have room for one more, and there is room for their pairs in whole tiles.
         unsafe {
@@ -427,7 +444,7 @@ impl AttentionKernel {
     }
 
     /// Stores dQ of a block.
-    unsafe fn store_queries(&self, output: Rows, head: usize, block: Range<usize>, dq: Ptr) {
+    unsafe fn store_queries(&self, output: StridedMatrix, head: usize, block: Range<usize>, dq: Ptr) {
         for (r, query) in block.enumerate() {
             // SAFETY: the caller's rows of sums; the result has a row for each query.
             unsafe {
@@ -440,8 +457,8 @@ impl AttentionKernel {
     /// dQ of a task's queries, and the task's partial sums of dK and dV at `sums`: features by keys.
     unsafe fn backward_by_pairs(
         &self,
-        pairs: &Pairs,
-        io: &Arrays,
+        pairs: &Bf16PairGemms,
+        io: &AttentionArrays,
         head: usize,
         part: usize,
         (scratch, sums): (*mut f32, *mut f32),
@@ -454,19 +471,19 @@ impl AttentionKernel {
         // SAFETY: as for `forward_by_pairs`.
         unsafe {
             sums.write_bytes(0, self.pair_sums_of_one(pairs));
-            let dk = Rows { at: sums, row: score_row, step: 1 };
-            let dv = Rows { at: sums.add(pairs.rows(self.width) * score_row), ..dk };
+            let dk = StridedMatrix { at: sums, row: score_row, step: 1 };
+            let dv = StridedMatrix { at: sums.add(pairs.rows(self.width) * score_row), ..dk };
             let k = self.address(io.k, head, self.keys, 0, self.width);
             let kt = self.transposed_pairs(pairs, k, self.width, keys, place(at.keys_transposed));
             self.pairs_of_rows((pairs, pairs.pack), k, self.width, keys, place(at.rows), width);
-            let k = Columns { at: place(at.rows), step: width, tile: pairs.to_width.columns };
+            let k = RightOperand { at: place(at.rows), step: width, tile: pairs.to_width.columns };
             let v = self.address(io.v, head, self.keys, 0, self.depth);
             let v = self.transposed_pairs(pairs, v, self.depth, keys, place(at.values_transposed));
-            let scores = Rows { at: place(at.scores), row: score_row, step: 1 };
-            let dscores = Rows { at: place(at.dscores), ..scores };
-            let rounded = Rows { at: place(at.rounded), row: self.words_of(self.keys), step: 1 };
-            let output = Rows { at: place(at.output), row: width, step: 1 };
-            let by_keys = |at: *mut f32| Columns { at, step: score_row, tile };
+            let scores = StridedMatrix { at: place(at.scores), row: score_row, step: 1 };
+            let dscores = StridedMatrix { at: place(at.dscores), ..scores };
+            let rounded = StridedMatrix { at: place(at.rounded), row: self.words_of(self.keys), step: 1 };
+            let output = StridedMatrix { at: place(at.output), row: width, step: 1 };
+            let by_keys = |at: *mut f32| RightOperand { at, step: score_row, tile };
             for block in self.blocks(part) {
                 let (rows, seen) = (block.len(), self.seen(block.end - 1));
                 let q = self.address(io.q, head, self.queries, block.start, self.width);
@@ -490,7 +507,7 @@ impl AttentionKernel {
                 let q_pairs = pairs.features(place(at.query_pairs), width);
                 let by_scores = by_keys(place(at.dscore_pairs));
                 pairs.multiply(&pairs.to_keys, [self.width, seen, words(rows)], q_pairs, by_scores, dk, true);
-                if let Some(dq) = io.result_of(&self.found, Wanted::Queries) {
+                if let Some(dq) = io.result_of(&self.found, AttentionOperand::Queries) {
                     let dims = [rows, self.width, words(seen)];
                     pairs.multiply(&pairs.to_width, dims, rounded, k, output, false);
                     self.store_queries(output, head, block, dq);
@@ -503,8 +520,8 @@ impl AttentionKernel {
     /// the scratch of a task.
     pub(crate) unsafe fn store_sums_by_pairs(
         &self,
-        pairs: &Pairs,
-        io: &Arrays,
+        pairs: &Bf16PairGemms,
+        io: &AttentionArrays,
         head: usize,
         sums: *mut f32,
         room: *mut f32,
@@ -516,8 +533,8 @@ impl AttentionKernel {
             self.add_sums(sums, each);
             let dv = sums.add(pairs.rows(self.width) * score_row);
             for (wanted, from, scale, features, row) in [
-                (Wanted::Keys, sums, self.scale(), self.width, self.width_row()),
-                (Wanted::Values, dv, 1.0, self.depth, self.depth_row()),
+                (AttentionOperand::Keys, sums, self.scale(), self.width, self.width_row()),
+                (AttentionOperand::Values, dv, 1.0, self.depth, self.depth_row()),
             ] {
                 let Some(result) = io.result_of(&self.found, wanted) else { continue };
                 let transpose = PanelArgs {
@@ -546,8 +563,8 @@ impl AttentionKernel {
 }
 
 /// Rounds numbers to bf16; the first of a word is its lower half.
-struct Round;
-impl Tile for Round {
+struct RoundToBf16;
+impl TileLoop for RoundToBf16 {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: both have `n` elements and do not overlap.
@@ -557,8 +574,8 @@ impl Tile for Round {
 }
 
 /// Interleaves two rows of f32 as words of bf16; the first row gives the lower halves.
-struct Interleave;
-impl Tile for Interleave {
+struct InterleaveBf16Rows;
+impl TileLoop for InterleaveBf16Rows {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
         // SAFETY: all three have `n` elements; the destination overlaps neither.

@@ -12,19 +12,19 @@ mod bf16_pairs;
 #[cfg(test)]
 mod tests;
 
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::attention::bf16_pairs::Pairs;
-use crate::select::{AMX, Accepted, Answer, Candidate, EVERY, Family, Problem};
-use crate::simd::gemm::{Left, Shape, Tile as Product, shape_f32};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
+use crate::kernels::attention::bf16_pairs::Bf16PairGemms;
+use crate::select::{AMX, CandidateResult, EVERY, Family, KernelCandidate, Problem, SelectResult};
+use crate::simd::gemm::{GemmTile as Product, LhsLayout, MicrokernelShape, shape_f32};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::{lanes_mut, narrow};
 use crate::simd::math;
 use crate::simd::pack::{PackFn, PanelArgs, floats};
-use crate::simd::philox::Words;
+use crate::simd::philox::PhiloxWords;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use systole_compile::Step;
-use systole_ir::attention::{AttentionMatch, Dropped, HIDDEN, Wanted};
+use systole_ir::attention::{AttentionDropout, AttentionMatch, AttentionOperand, HIDDEN};
 use systole_ir::{DType, Result};
 
 /// Register tiles of rows (M) in a block of queries, at most.
@@ -57,15 +57,15 @@ pub struct AttentionKernel {
     pack: PackFn<f32>,
     floats: PackFn<f32>,
     narrow: Option<TileFn>,
-    words: Words,
+    words: PhiloxWords,
     softmax: TileFn,
     softmax_gradient: TileFn,
     /// Register tiles of the GEMMs whose results have keys, or features of either kind, as columns (N).
-    to_keys: Shape<f32>,
-    to_width: Shape<f32>,
-    to_depth: Shape<f32>,
+    to_keys: MicrokernelShape<f32>,
+    to_width: MicrokernelShape<f32>,
+    to_depth: MicrokernelShape<f32>,
     /// GEMMs of bf16 pairs, where the level has them. `None`: GEMMs are f32.
-    pairs: Option<Pairs>,
+    pairs: Option<Bf16PairGemms>,
     /// The same with all keys, for what is not finite; `None`: this one has all.
     whole: Option<Box<AttentionKernel>>,
 }
@@ -73,7 +73,7 @@ pub struct AttentionKernel {
 /// A matrix in f32 with any two strides: a left operand (A) or a result. As a left operand, tile registers read
 /// sixteen contiguous words of K, and the next ones at sixteen times `step`.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows {
+pub(crate) struct StridedMatrix {
     at: *mut f32,
     row: usize,
     step: usize,
@@ -81,18 +81,18 @@ pub(crate) struct Rows {
 
 /// A right operand (B): whole vectors for each K step, and the distance to the next tile of columns.
 #[derive(Clone, Copy)]
-pub(crate) struct Columns {
+pub(crate) struct RightOperand {
     at: *mut f32,
     step: usize,
     tile: usize,
 }
 
 /// Allocates offsets in a task's scratch, one after the other.
-pub(crate) struct Room {
+pub(crate) struct ScratchAllocator {
     taken: usize,
 }
 
-impl Room {
+impl ScratchAllocator {
     fn take(&mut self, floats: usize) -> usize {
         let at = self.taken;
         self.taken += floats.next_multiple_of(LINE) + LINE;
@@ -101,7 +101,7 @@ impl Room {
 }
 
 /// Offsets of a task's arrays in its scratch, in floats.
-struct Places {
+struct ScratchOffsets {
     keys_transposed: usize,
     values: usize,
     queries: usize,
@@ -120,7 +120,12 @@ struct Places {
 
 impl AttentionKernel {
     /// With GEMMs of these pairs, or of f32; `level` is that of vectors.
-    fn with(found: &AttentionMatch, step: &Step, level: Level, pairs: Option<Pairs>) -> AttentionKernel {
+    fn with(
+        found: &AttentionMatch,
+        step: &Step,
+        level: Level,
+        pairs: Option<Bf16PairGemms>,
+    ) -> AttentionKernel {
         let all = || Box::new(AttentionKernel::with_all_keys(found, step, level, None));
         let whole = found.attention.causal.then(all);
         AttentionKernel { whole, ..AttentionKernel::with_all_keys(found, step, level, pairs) }
@@ -130,7 +135,7 @@ impl AttentionKernel {
         found: &AttentionMatch,
         step: &Step,
         level: Level,
-        pairs: Option<Pairs>,
+        pairs: Option<Bf16PairGemms>,
     ) -> AttentionKernel {
         let [q, k, v] = [found.q, found.k, found.v].map(|i| &step.input_types[i]);
         let [batch, queries, heads, width] = [0, 1, 2, 3].map(|d| q.shape[d]);
@@ -156,8 +161,8 @@ impl AttentionKernel {
             pack: floats(q.dtype, level),
             floats: floats(DType::F32, level),
             narrow: narrow(q.dtype, level),
-            words: Words::new(level),
-            softmax: level.tile::<Softmax>(),
+            words: PhiloxWords::new(level),
+            softmax: level.tile::<SoftmaxDropout>(),
             softmax_gradient: level.tile::<SoftmaxGradient>(),
             to_keys,
             to_width,
@@ -168,7 +173,7 @@ impl AttentionKernel {
     }
 
     /// Floats between rows of `columns` columns: whole tiles.
-    fn padded(shape: &Shape<f32>, columns: usize) -> usize {
+    fn padded(shape: &MicrokernelShape<f32>, columns: usize) -> usize {
         columns.next_multiple_of(shape.columns)
     }
 
@@ -185,12 +190,12 @@ impl AttentionKernel {
         Self::padded(&self.to_keys, self.keys) + LINE
     }
 
-    fn places(&self) -> Places {
-        let mut room = Room { taken: 0 };
+    fn places(&self) -> ScratchOffsets {
+        let mut room = ScratchAllocator { taken: 0 };
         let transposed = Self::padded(&self.to_keys, self.keys);
         let (width, depth) = (self.width_row(), self.depth_row());
         let derivative = |n: usize| if self.found.gradient.is_some() { n } else { 0 };
-        Places {
+        ScratchOffsets {
             keys_transposed: room.take(self.width * transposed),
             values: room.take(if self.found.gradient.is_some() { 0 } else { self.keys * depth }),
             queries: room.take(self.block * width),
@@ -255,7 +260,7 @@ impl AttentionKernel {
     }
 
     /// Packs rows of a head as columns of a right operand: a transposed copy in panels.
-    unsafe fn transposed(&self, from: *mut u8, features: usize, rows: usize, to: *mut f32) -> Columns {
+    unsafe fn transposed(&self, from: *mut u8, features: usize, rows: usize, to: *mut f32) -> RightOperand {
         let (size, columns) = (self.dtype.size(), self.to_keys.columns);
         let lane = self.heads * features * size;
         for first in (0..rows).step_by(columns) {
@@ -273,7 +278,7 @@ impl AttentionKernel {
             // SAFETY: as for `rows`.
             unsafe { (self.pack)(&[panel]) };
         }
-        Columns { at: to, step: columns, tile: features * columns }
+        RightOperand { at: to, step: columns, tile: features * columns }
     }
 
     /// Multiplies a row of results by `by` and stores it.
@@ -316,14 +321,14 @@ impl AttentionKernel {
         unsafe { self.words.draw(state.at(0).cast(), first, self.seen(query), buffer.cast()) }
     }
 
-    fn row(&self, scores: *mut f32, dscores: *mut f32, bits: *const u32) -> Row {
-        let Dropped { threshold, factor } =
-            self.found.attention.dropout.unwrap_or(Dropped { threshold: 0, factor: 1.0 });
-        Row { scores, dscores, bits, threshold, factor: factor as f32, scale: 1.0, sum: 0.0 }
+    fn row(&self, scores: *mut f32, dscores: *mut f32, bits: *const u32) -> ScoreRow {
+        let AttentionDropout { threshold, factor } =
+            self.found.attention.dropout.unwrap_or(AttentionDropout { threshold: 0, factor: 1.0 });
+        ScoreRow { scores, dscores, bits, threshold, factor: factor as f32, scale: 1.0, sum: 0.0 }
     }
 
     /// The attention of a task's queries.
-    unsafe fn forward(&self, io: &Arrays, head: usize, part: usize, scratch: *mut f32) {
+    unsafe fn forward(&self, io: &AttentionArrays, head: usize, part: usize, scratch: *mut f32) {
         let at = self.places();
         let place = |offset: usize| scratch.wrapping_add(offset);
         let (width, depth, score_row) = (self.width_row(), self.depth_row(), self.score_row());
@@ -334,9 +339,9 @@ impl AttentionKernel {
             let k = self.transposed(k, self.width, keys, place(at.keys_transposed));
             let v = self.address(io.v, head, self.keys, 0, self.depth);
             self.rows(v, self.depth, keys, place(at.values), depth);
-            let v = Columns { at: place(at.values), step: depth, tile: self.to_depth.columns };
-            let scores = Rows { at: place(at.scores), row: score_row, step: 1 };
-            let output = Rows { at: place(at.output), row: depth, step: 1 };
+            let v = RightOperand { at: place(at.values), step: depth, tile: self.to_depth.columns };
+            let scores = StridedMatrix { at: place(at.scores), row: score_row, step: 1 };
+            let output = StridedMatrix { at: place(at.output), row: depth, step: 1 };
             for block in self.blocks(part) {
                 let (rows, seen) = (block.len(), self.seen(block.end - 1));
                 let q = self.scaled_queries(io, head, &block, place(at.queries), width);
@@ -361,7 +366,7 @@ impl AttentionKernel {
     }
 
     /// Runs a loop along the scores that a query attends to. Those of the other keys of its block become 0.
-    unsafe fn along(&self, f: TileFn, row: &mut Row, seen: usize, all: usize) {
+    unsafe fn along(&self, f: TileFn, row: &mut ScoreRow, seen: usize, all: usize) {
         let nothing: *const u8 = std::ptr::null();
         // SAFETY: the row has `all` scores, and as many gradients where there are any.
         unsafe {
@@ -375,12 +380,12 @@ impl AttentionKernel {
 
     unsafe fn scaled_queries(
         &self,
-        io: &Arrays,
+        io: &AttentionArrays,
         head: usize,
         block: &Range<usize>,
         to: *mut f32,
         stride: usize,
-    ) -> Rows {
+    ) -> StridedMatrix {
         let q = self.address(io.q, head, self.queries, block.start, self.width);
         // SAFETY: the caller has these queries, and room for them.
         unsafe {
@@ -388,11 +393,18 @@ impl AttentionKernel {
             let scale = self.found.attention.scale as f32;
             lanes_mut::<f32>(to.cast(), block.len() * stride).iter_mut().for_each(|x| *x *= scale);
         }
-        Rows { at: to, row: stride, step: 1 }
+        StridedMatrix { at: to, row: stride, step: 1 }
     }
 
     /// dQ of a task's queries, and the task's partial sums of dK and dV at `sums`.
-    unsafe fn backward(&self, io: &Arrays, head: usize, part: usize, scratch: *mut f32, sums: *mut f32) {
+    unsafe fn backward(
+        &self,
+        io: &AttentionArrays,
+        head: usize,
+        part: usize,
+        scratch: *mut f32,
+        sums: *mut f32,
+    ) {
         let at = self.places();
         let place = |offset: usize| scratch.wrapping_add(offset);
         let (width, depth, score_row) = (self.width_row(), self.depth_row(), self.score_row());
@@ -405,39 +417,42 @@ impl AttentionKernel {
             let k = self.address(io.k, head, self.keys, 0, self.width);
             let kt = self.transposed(k, self.width, keys, place(at.keys_transposed));
             self.rows(k, self.width, keys, place(at.keys), width);
-            let k = Columns { at: place(at.keys), step: width, tile: self.to_width.columns };
+            let k = RightOperand { at: place(at.keys), step: width, tile: self.to_width.columns };
             let v = self.address(io.v, head, self.keys, 0, self.depth);
             let v = self.transposed(v, self.depth, keys, place(at.values_transposed));
-            let scores = Rows { at: place(at.scores), row: score_row, step: 1 };
-            let dscores = Rows { at: place(at.dscores), ..scores };
-            let across = |x: Rows| Rows { row: x.step, step: x.row, ..x };
-            let output = Rows { at: place(at.output), row: width, step: 1 };
+            let scores = StridedMatrix { at: place(at.scores), row: score_row, step: 1 };
+            let dscores = StridedMatrix { at: place(at.dscores), ..scores };
+            let across = |x: StridedMatrix| StridedMatrix { row: x.step, step: x.row, ..x };
+            let output = StridedMatrix { at: place(at.output), row: width, step: 1 };
             for block in self.blocks(part) {
                 let (rows, seen) = (block.len(), self.seen(block.end - 1));
                 let q = self.scaled_queries(io, head, &block, place(at.queries), width);
                 let dy = self.address(io.dy, head, self.queries, block.start, self.depth);
                 self.rows(dy, self.depth, rows, place(at.cotangent), depth);
-                let dy = Rows { at: place(at.cotangent), row: depth, step: 1 };
+                let dy = StridedMatrix { at: place(at.cotangent), row: depth, step: 1 };
                 multiply(&self.to_keys, [rows, seen, self.width], q, kt, scores, false);
                 multiply(&self.to_keys, [rows, seen, self.depth], dy, v, dscores, false);
                 for (r, query) in block.clone().enumerate() {
                     let bits = self.bits(io.random, head, query, place(at.bits));
-                    let own = |x: Rows| x.at.wrapping_add(r * score_row);
+                    let own = |x: StridedMatrix| x.at.wrapping_add(r * score_row);
                     let mut row = self.row(own(scores), own(dscores), bits);
                     self.hide(own(scores), query, HIDDEN);
                     self.along(self.softmax_gradient, &mut row, self.seen(query), seen);
                     self.hide(own(dscores), query, 0.0);
                     io.note(row.sum);
                 }
-                let right =
-                    |x: Rows, shape: &Shape<f32>| Columns { at: x.at, step: x.row, tile: shape.columns };
-                let dv = Rows { at: dv, row: depth, step: 1 };
+                let right = |x: StridedMatrix, shape: &MicrokernelShape<f32>| RightOperand {
+                    at: x.at,
+                    step: x.row,
+                    tile: shape.columns,
+                };
+                let dv = StridedMatrix { at: dv, row: depth, step: 1 };
                 let by_dy = right(dy, &self.to_depth);
                 multiply(&self.to_depth, [seen, self.depth, rows], across(scores), by_dy, dv, true);
-                let dk = Rows { at: dk, row: width, step: 1 };
+                let dk = StridedMatrix { at: dk, row: width, step: 1 };
                 let by_q = right(q, &self.to_width);
                 multiply(&self.to_width, [seen, self.width, rows], across(dscores), by_q, dk, true);
-                if let Some(dq) = io.result_of(&self.found, Wanted::Queries) {
+                if let Some(dq) = io.result_of(&self.found, AttentionOperand::Queries) {
                     multiply(&self.to_width, [rows, self.width, seen], dscores, k, output, false);
                     for (r, query) in block.enumerate() {
                         let to = self.address(dq, head, self.queries, query, self.width);
@@ -466,15 +481,16 @@ impl AttentionKernel {
     }
 
     /// Adds the partial sums of a head's tasks and stores dK and dV.
-    unsafe fn store_sums(&self, io: &Arrays, head: usize, sums: *mut f32) {
+    unsafe fn store_sums(&self, io: &AttentionArrays, head: usize, sums: *mut f32) {
         let (width, depth, each) = (self.width_row(), self.depth_row(), self.sums_of_one());
         // SAFETY: the tasks' sums lie one after the other, and results have a row for each key.
         unsafe {
             self.add_sums(sums, each);
             let dv = sums.add(self.keys * width);
-            for (wanted, from, row, features) in
-                [(Wanted::Keys, sums, width, self.width), (Wanted::Values, dv, depth, self.depth)]
-            {
+            for (wanted, from, row, features) in [
+                (AttentionOperand::Keys, sums, width, self.width),
+                (AttentionOperand::Values, dv, depth, self.depth),
+            ] {
                 let Some(result) = io.result_of(&self.found, wanted) else { continue };
                 for key in 0..self.keys {
                     let to = self.address(result, head, self.keys, key, features);
@@ -489,16 +505,16 @@ impl AttentionKernel {
 impl AttentionKernel {
     /// Whether anything met that is not finite. The last query sees all keys, the first key is seen by all queries: an odd
     /// operand that no softmax shows reaches one of these.
-    fn is_odd(&self, io: &Arrays) -> bool {
+    fn is_odd(&self, io: &AttentionArrays) -> bool {
         let first = |result: Ptr, features: usize| (result, self.keys, 0, features);
         let last = |result: Ptr, features: usize| (result, self.queries, self.queries - 1, features);
-        let of = |wanted: Wanted| io.result_of(&self.found, wanted);
+        let of = |wanted: AttentionOperand| io.result_of(&self.found, wanted);
         let all = match self.found.gradient {
             None => vec![last(io.out[0], self.depth)],
             Some(_) => {
-                let keys = of(Wanted::Keys).map(|r| first(r, self.width));
-                let values = of(Wanted::Values).map(|r| first(r, self.depth));
-                of(Wanted::Queries)
+                let keys = of(AttentionOperand::Keys).map(|r| first(r, self.width));
+                let values = of(AttentionOperand::Values).map(|r| first(r, self.depth));
+                of(AttentionOperand::Queries)
                     .map(|r| last(r, self.width))
                     .into_iter()
                     .chain(keys)
@@ -532,7 +548,7 @@ impl AttentionKernel {
 }
 
 /// The arrays of one call.
-pub(crate) struct Arrays {
+pub(crate) struct AttentionArrays {
     q: Ptr,
     k: Ptr,
     v: Ptr,
@@ -543,7 +559,7 @@ pub(crate) struct Arrays {
     odd: AtomicBool,
 }
 
-impl Arrays {
+impl AttentionArrays {
     /// Takes note of the sum of a softmax.
     fn note(&self, sum: f32) {
         if !sum.is_finite() {
@@ -551,12 +567,12 @@ impl Arrays {
         }
     }
 
-    fn of(found: &AttentionMatch, io: &Io<'_>) -> Arrays {
+    fn of(found: &AttentionMatch, io: &Io<'_>) -> AttentionArrays {
         let input = |i: usize| Ptr::of(io.inputs[i]);
         let nothing = Ptr(std::ptr::null_mut());
         let mut out = [nothing; 3];
         out.iter_mut().zip(io.outputs).for_each(|(to, &from)| *to = Ptr(from));
-        Arrays {
+        AttentionArrays {
             q: input(found.q),
             k: input(found.k),
             v: input(found.v),
@@ -568,7 +584,7 @@ impl Arrays {
     }
 
     /// Destination of dQ, dK or dV, if it is wanted.
-    fn result_of(&self, found: &AttentionMatch, wanted: Wanted) -> Option<Ptr> {
+    fn result_of(&self, found: &AttentionMatch, wanted: AttentionOperand) -> Option<Ptr> {
         let (_, results) = found.gradient.as_ref()?;
         results.iter().position(|&r| r == wanted).map(|i| self.out[i])
     }
@@ -583,8 +599,8 @@ impl Kernel for AttentionKernel {
         own.max(self.whole.as_ref().map_or(0, |whole| whole.scratch()))
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let arrays = Arrays::of(&self.found, io);
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
+        let arrays = AttentionArrays::of(&self.found, io);
         let heads = self.batch * self.heads;
         let (at, each, shared) = (self.places(), self.sums_of_a_task(), Ptr(io.scratch));
         let bytes = self.pairs.as_ref().map_or(at.total * 4, |p| self.pair_scratch(p));
@@ -637,7 +653,14 @@ impl Kernel for AttentionKernel {
 }
 
 /// `c: [m, n] = a: [m, k] · b: [k, n]`; with `add`, the product is added to `c`.
-unsafe fn multiply(shape: &Shape<f32>, [m, n, k]: [usize; 3], a: Rows, b: Columns, c: Rows, add: bool) {
+unsafe fn multiply(
+    shape: &MicrokernelShape<f32>,
+    [m, n, k]: [usize; 3],
+    a: StridedMatrix,
+    b: RightOperand,
+    c: StridedMatrix,
+    add: bool,
+) {
     let panels = m.div_ceil(shape.rows());
     for panel in 0..panels {
         let (from, to) = (m * panel / panels, m * (panel + 1) / panels);
@@ -664,13 +687,13 @@ unsafe fn multiply(shape: &Shape<f32>, [m, n, k]: [usize; 3], a: Rows, b: Column
                 ahead_step: 0,
             };
             // SAFETY: the caller's matrices; rows of right operands are whole vectors.
-            unsafe { shape.kernel(to - from, Left::Strided, columns)(&product) };
+            unsafe { shape.kernel(to - from, LhsLayout::Strided, columns)(&product) };
         }
     }
 }
 
 /// The scores of a query, with arguments and results of a loop along them.
-pub(crate) struct Row {
+pub(crate) struct ScoreRow {
     scores: *mut f32,
     /// Gradients w.r.t. the weights, which are replaced by those w.r.t. the scores.
     dscores: *mut f32,
@@ -743,15 +766,15 @@ fn apply_dropout(x: &mut [f32], bits: &[u32], threshold: u32, factor: f32) {
     }
 }
 
-/// Softmax without its division, then dropout: scores of a [`Row`] become weights that are still to be divided by
+/// Softmax without its division, then dropout: scores of a [`ScoreRow`] become weights that are still to be divided by
 /// `sum`.
-struct Softmax;
-impl Tile for Softmax {
+struct SoftmaxDropout;
+impl TileLoop for SoftmaxDropout {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: `dst` is a row whose arrays have `n` elements.
         unsafe {
-            let row = &mut *dst.cast::<Row>();
+            let row = &mut *dst.cast::<ScoreRow>();
             let x = std::slice::from_raw_parts_mut(row.scores, n);
             scaled(x, row.scale);
             row.sum = exponentials::<I>(x);
@@ -762,15 +785,15 @@ impl Tile for Softmax {
     }
 }
 
-/// Softmax, dropout and their gradient: scores of a [`Row`] become weights after dropout, and gradients w.r.t. the
+/// Softmax, dropout and their gradient: scores of a [`ScoreRow`] become weights after dropout, and gradients w.r.t. the
 /// weights those w.r.t. the scores: `dS = P ⊙ (dP − Σ P ⊙ dP)`, with `P` before dropout.
 struct SoftmaxGradient;
-impl Tile for SoftmaxGradient {
+impl TileLoop for SoftmaxGradient {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: as for `Softmax`; scores and gradients are different arrays.
         unsafe {
-            let row = &mut *dst.cast::<Row>();
+            let row = &mut *dst.cast::<ScoreRow>();
             let x = std::slice::from_raw_parts_mut(row.scores, n);
             let d = std::slice::from_raw_parts_mut(row.dscores, n);
             scaled(x, row.scale);
@@ -796,18 +819,18 @@ pub static FAMILY: Family = Family {
     takes: |step| matches!(step.kernel, systole_compile::Kernel::Attention(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("amx", AMX, "bf16 by tile registers", by_pairs),
-        Candidate::new("bf16_pairs", &[Level::Avx512Bf16], "bf16 by the instruction that multiplies pairs \
+        KernelCandidate::new("amx", AMX, "bf16 by tile registers", by_pairs),
+        KernelCandidate::new("bf16_pairs", &[Level::Avx512Bf16], "bf16 by the instruction that multiplies pairs \
              (AVX512_BF16)",
             by_pairs),
-        Candidate::new("f32", EVERY, "takes every attention that is recognised, in f32",
+        KernelCandidate::new("f32", EVERY, "takes every attention that is recognised, in f32",
             |p| {
                 Ok(Box::new(AttentionKernel::with(found(p)?, p.step, p.target.level.vectors(), None)))
             }),
     ],
 };
 
-fn found<'a>(p: &Problem<'a>) -> Accepted<&'a AttentionMatch> {
+fn found<'a>(p: &Problem<'a>) -> SelectResult<&'a AttentionMatch> {
     match &p.step.kernel {
         systole_compile::Kernel::Attention(found) => Ok(found),
         _ => Err("it is no attention".into()),
@@ -815,13 +838,13 @@ fn found<'a>(p: &Problem<'a>) -> Accepted<&'a AttentionMatch> {
 }
 
 /// The kernel with GEMMs of bf16 pairs, by what the level has for these.
-fn by_pairs(p: &Problem<'_>) -> Answer {
+fn by_pairs(p: &Problem<'_>) -> CandidateResult {
     let found = found(p)?;
     let [q, k, v] = [found.q, found.k, found.v].map(|i| &p.step.input_types[i]);
     if q.dtype != DType::BF16 {
         return Err("its operands are not bf16".into());
     }
     let sizes = [k.shape[1], q.shape[3], v.shape[3]];
-    let pairs = Pairs::new(p.target.level, sizes).ok_or("no bf16 pair kernel takes these sizes")?;
+    let pairs = Bf16PairGemms::new(p.target.level, sizes).ok_or("no bf16 pair kernel takes these sizes")?;
     Ok(Box::new(AttentionKernel::with(found, p.step, p.target.level.vectors(), Some(pairs))))
 }

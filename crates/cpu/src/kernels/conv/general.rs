@@ -1,13 +1,13 @@
 //! Convolutions with any attributes, by plain loops.
 
-use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::select::Accepted;
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::select::SelectResult;
 use smallvec::SmallVec;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
 
 /// Convolutions of f32 or f64 with any attributes. Sums are in f64.
-pub struct General {
+pub struct GeneralConvolution {
     op: Convolution,
     bias: bool,
     x: TensorType,
@@ -15,13 +15,13 @@ pub struct General {
     y: TensorType,
 }
 
-impl General {
-    pub fn new(c: &Convolution, bias: bool, [x, k, y]: [&TensorType; 3]) -> Accepted<General> {
+impl GeneralConvolution {
+    pub fn new(c: &Convolution, bias: bool, [x, k, y]: [&TensorType; 3]) -> SelectResult<GeneralConvolution> {
         let simple = |t: DType| matches!(t, DType::F32 | DType::F64);
         if !simple(x.dtype) || x.dtype != y.dtype || y.elements() == 0 {
             return Err("its elements are neither f32 nor f64, or there are none".into());
         }
-        Ok(General { op: c.clone(), bias, x: x.clone(), k: k.clone(), y: y.clone() })
+        Ok(GeneralConvolution { op: c.clone(), bias, x: x.clone(), k: k.clone(), y: y.clone() })
     }
 
     /// The input coordinate of filter tap `w` at output coordinate `o` along spatial dimension `i`; `None` in padding
@@ -54,7 +54,12 @@ impl General {
         }
     }
 
-    unsafe fn run_as<T: Copy + Into<f64>>(&self, cx: &Cx<'_>, io: &Io<'_>, narrow: impl Fn(f64) -> T + Sync) {
+    unsafe fn run_as<T: Copy + Into<f64>>(
+        &self,
+        cx: &KernelContext<'_>,
+        io: &Io<'_>,
+        narrow: impl Fn(f64) -> T + Sync,
+    ) {
         let d = &self.op.dims;
         let (xs, ks, ys) = (self.x.shape.strides(), self.k.shape.strides(), self.y.shape.strides());
         let features = self.k.shape[d.kernel_output_feature];
@@ -104,8 +109,8 @@ impl General {
     }
 }
 
-impl Kernel for General {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+impl Kernel for GeneralConvolution {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: the arrays have the element type that is chosen.
         unsafe {
             match self.x.dtype {

@@ -19,7 +19,7 @@ use crate::simd::vector::{Portable32, Vector};
 use crate::simd::vector::x86;
 
 /// Destination of a tile's accumulators.
-pub struct Out {
+pub struct TileDestination {
     /// Row `i` begins at `c + rows[i]`.
     pub c: *mut f32,
     pub rows: *const usize,
@@ -34,7 +34,7 @@ pub struct Out {
 /// Cache lines that will be needed later. They are prefetched to L2 while a tile is computed, a few in each unrolled
 /// round of K steps, so that the tile's own loads do not wait for them.
 #[derive(Clone, Copy)]
-pub struct Lines {
+pub struct PrefetchLines {
     /// The first line, and where the last one ends.
     pub at: *const u8,
     pub end: *const u8,
@@ -45,7 +45,7 @@ pub const LINE: usize = 64;
 /// Cache lines that are prefetched in each round of K steps.
 pub const LINES_PER_ROUND: usize = 4;
 
-impl Lines {
+impl PrefetchLines {
     /// Prefetches at most `n` lines.
     #[inline(always)]
     fn fetch(&mut self, n: usize) {
@@ -59,37 +59,37 @@ impl Lines {
 }
 
 /// Operands of [`across`]: A of row `i` is `a + rows[i] + runs[r] + 0..length` for each of `count` runs `r`.
-pub struct Across {
+pub struct AcrossArgs {
     pub a: *const f32,
     pub rows: *const usize,
     pub runs: *const usize,
     pub count: usize,
     pub length: usize,
-    pub ahead: Lines,
+    pub ahead: PrefetchLines,
     /// B: a contiguous row of the tile's width for each K step.
     pub b: *const f32,
-    pub out: Out,
+    pub out: TileDestination,
 }
 
 /// Operands of [`down`]: A of row `i` at K step `k` is `a + k_offsets[k] + i`, for `count` K steps.
-pub struct Down {
+pub struct DownArgs {
     pub a: *const f32,
     pub k_offsets: *const usize,
     pub count: usize,
-    pub ahead: Lines,
+    pub ahead: PrefetchLines,
     /// B: rows `b_row` elements apart, one for each K step.
     pub b: *const f32,
     pub b_row: usize,
-    pub out: Out,
+    pub out: TileDestination,
 }
 
 /// A microkernel. The first argument is the number of rows, at most those of the shape.
-pub type AcrossFn = unsafe fn(usize, &Across);
-pub type DownFn = unsafe fn(usize, &Down);
+pub type AcrossFn = unsafe fn(usize, &AcrossArgs);
+pub type DownFn = unsafe fn(usize, &DownArgs);
 
 /// The microkernels for panels of one width.
 #[derive(Clone, Copy)]
-pub struct Shape {
+pub struct ConvMicrokernels {
     pub across: AcrossFn,
     pub down: DownFn,
     /// Rows of the largest tile.
@@ -152,7 +152,7 @@ impl RowPrefetch {
     }
 
     #[inline(always)]
-    unsafe fn fetch<V: Vector<T = f32>, const M: usize, const N: usize>(&mut self, o: &Out) {
+    unsafe fn fetch<V: Vector<T = f32>, const M: usize, const N: usize>(&mut self, o: &TileDestination) {
         if self.wait > 0 {
             self.wait -= 1;
         } else if self.next < M {
@@ -167,7 +167,7 @@ impl RowPrefetch {
 }
 
 #[inline(always)]
-unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across) {
+unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &AcrossArgs) {
     // SAFETY: the caller's pointers and tables cover `M` rows, all K steps and `N` vectors; the level is available.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; M];
@@ -209,7 +209,7 @@ unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Across)
 }
 
 #[inline(always)]
-unsafe fn down<V: Vector<T = f32>, const M: usize, const N: usize>(t: &Down) {
+unsafe fn down<V: Vector<T = f32>, const M: usize, const N: usize>(t: &DownArgs) {
     // SAFETY: as for `across`; the table of K steps has `SLACK` more entries, which are only prefetched.
     unsafe {
         let mut acc = [[V::splat(0.0); N]; M];
@@ -255,7 +255,10 @@ unsafe fn vectors<V: Vector<T = f32>, const N: usize>(p: *const f32) -> [V; N] {
 
 /// Writes whole vectors, or by way of a small buffer where the result has fewer columns.
 #[inline(always)]
-unsafe fn write<V: Vector<T = f32>, const M: usize, const N: usize>(o: &Out, mut acc: [[V; N]; M]) {
+unsafe fn write<V: Vector<T = f32>, const M: usize, const N: usize>(
+    o: &TileDestination,
+    mut acc: [[V; N]; M],
+) {
     // SAFETY: the caller's result has `M` rows of `columns` columns; the buffer holds the largest tile, 14 by 32.
     unsafe {
         if !o.bias.is_null() {
@@ -280,7 +283,7 @@ unsafe fn write<V: Vector<T = f32>, const M: usize, const N: usize>(o: &Out, mut
 
 /// Writes the first `columns` columns of `m` rows of `width` accumulators.
 #[inline(never)]
-unsafe fn write_part(o: &Out, sums: *const f32, m: usize, width: usize) {
+unsafe fn write_part(o: &TileDestination, sums: *const f32, m: usize, width: usize) {
     for i in 0..m {
         // SAFETY: the caller's result has `m` rows of `columns` columns, its accumulators `m` rows of at least as
         // many.
@@ -312,9 +315,9 @@ fn each<const M: usize, const N: usize>(mut f: impl FnMut(usize, usize)) {
 macro_rules! kernels {
     ($across:ident, $down:ident, $v:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
-        unsafe fn $across(rows: usize, t: &Across) {
+        unsafe fn $across(rows: usize, t: &AcrossArgs) {
             $(#[target_feature(enable = $feature)])?
-            unsafe fn of<const M: usize>(t: &Across) {
+            unsafe fn of<const M: usize>(t: &AcrossArgs) {
                 // SAFETY: the caller's promises are those of `across`.
                 unsafe { across::<$v, M, $n>(t) }
             }
@@ -325,9 +328,9 @@ macro_rules! kernels {
             }
         }
         $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
-        unsafe fn $down(rows: usize, t: &Down) {
+        unsafe fn $down(rows: usize, t: &DownArgs) {
             $(#[target_feature(enable = $feature)])?
-            unsafe fn of<const M: usize>(t: &Down) {
+            unsafe fn of<const M: usize>(t: &DownArgs) {
                 // SAFETY: the caller's promises are those of `down`.
                 unsafe { down::<$v, M, $n>(t) }
             }
@@ -354,10 +357,10 @@ kernels!(across_halves_2, down_halves_2, x86::HalfPairs16, 2, [1 2 3 4 5 6 7 8 9
 kernels!(across_halves_3, down_halves_3, x86::HalfPairs16, 3, [1 2 3 4 5 6 7 8 9], "avx512f,avx512bf16,avx2,fma");
 kernels!(across_halves_4, down_halves_4, x86::HalfPairs16, 4, [1 2 3 4 5 6], "avx512f,avx512bf16,avx2,fma");
 
-impl Shape {
+impl ConvMicrokernels {
     /// The microkernels for `vectors` vectors. More than the level's widest tile give the widest.
-    fn new(level: Level, vectors: usize) -> Shape {
-        let shape = |across, down, rows, columns| Shape { across, down, rows, columns };
+    fn new(level: Level, vectors: usize) -> ConvMicrokernels {
+        let shape = |across, down, rows, columns| ConvMicrokernels { across, down, rows, columns };
         match (level, vectors) {
             #[cfg(target_arch = "x86_64")]
             (Level::Avx512, 1) => shape(across_512_1, down_512_1, 14, 16),
@@ -386,16 +389,16 @@ impl Shape {
 
 /// Columns of the result that one microkernel call covers.
 #[derive(Clone, Copy)]
-pub struct Panel {
+pub struct ColumnPanel {
     /// The first column, and how many of the tile's columns exist.
     pub from: usize,
     pub columns: usize,
-    pub shape: Shape,
+    pub shape: ConvMicrokernels,
 }
 
 /// Cuts `features` columns into panels of nearly equal width. At [`Level::Avx512Bf16`] both operands are words of two
 /// bf16; for f32 operands ask for [`Level::vectors`].
-pub fn panels(level: Level, features: usize) -> Vec<Panel> {
+pub fn panels(level: Level, features: usize) -> Vec<ColumnPanel> {
     let (lanes, widest) = match level {
         Level::Avx512 | Level::Avx512Bf16 | Level::Amx => (16, 4),
         Level::Avx2 => (8, 2),
@@ -405,8 +408,8 @@ pub fn panels(level: Level, features: usize) -> Vec<Panel> {
     let mut from = 0;
     let widths = pieces(vectors, widest).map(|(_, n)| n);
     let panel = |n: usize| {
-        let shape = Shape::new(level, n);
-        let panel = Panel { from, columns: shape.columns.min(features - from), shape };
+        let shape = ConvMicrokernels::new(level, n);
+        let panel = ColumnPanel { from, columns: shape.columns.min(features - from), shape };
         from += shape.columns;
         panel
     };

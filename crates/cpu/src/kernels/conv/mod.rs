@@ -21,8 +21,8 @@ mod strips;
 mod winograd;
 
 use crate::kernel::Kernel;
-use crate::select::{AMX, Accepted, Answer, Candidate, EVERY, Family, Problem};
-use crate::simd::level::Target;
+use crate::select::{AMX, CandidateResult, EVERY, Family, KernelCandidate, Problem, SelectResult};
+use crate::simd::level::CompileTarget;
 use systole_compile::Kernel as Plan;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Op, TensorType};
@@ -37,44 +37,44 @@ pub static FAMILY: Family = Family {
     takes: |step| matches!(&step.kernel, Plan::Op { op: Op::Convolution(_), .. }),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("amx_images", AMX, "bf16 by tile registers, small images: the rows of a tile are \
+        KernelCandidate::new("amx_images", AMX, "bf16 by tile registers, small images: the rows of a tile are \
              sixteen images, where lines of pixels would leave them empty, and taps in the padding are left \
              out",
-            |p| forward(p, amx_images::Forward::new)),
-        Candidate::new("amx", AMX, "bf16 by tile registers, forward and gradient with respect to the input: \
+            |p| forward(p, amx_images::AmxImagesForward::new)),
+        KernelCandidate::new("amx", AMX, "bf16 by tile registers, forward and gradient with respect to the input: \
              faster than every other way where they exist",
-            |p| forward(p, amx::Forward::new)),
-        Candidate::new("pointwise", EVERY, "1×1 kernels with many channels and filters: a GEMM, which packs \
+            |p| forward(p, amx::AmxForward::new)),
+        KernelCandidate::new("pointwise", EVERY, "1×1 kernels with many channels and filters: a GEMM, which packs \
              both operands once. With fewer of them packing is not repaid",
             |p| forward(p, |c, bias, types, _| pointwise::Pointwise::forward(c, bias, types, p))),
-        Candidate::new("amx_images_gradient", AMX, "bf16 by tile registers, gradient with respect to the \
+        KernelCandidate::new("amx_images_gradient", AMX, "bf16 by tile registers, gradient with respect to the \
              kernel for small images: K runs over images, where lines of pixels have as many zeros between \
              them",
-            |p| gradient(p, amx_images::KernelGradient::new)),
-        Candidate::new("amx_gradient", AMX, "bf16 by tile registers, gradient with respect to the kernel",
-            |p| gradient(p, amx::KernelGradient::new)),
-        Candidate::new("pointwise_gradient", EVERY, "gradient with respect to a 1×1 kernel: a GEMM as well",
+            |p| gradient(p, amx_images::AmxImagesKernelGradient::new)),
+        KernelCandidate::new("amx_gradient", AMX, "bf16 by tile registers, gradient with respect to the kernel",
+            |p| gradient(p, amx::AmxKernelGradient::new)),
+        KernelCandidate::new("pointwise_gradient", EVERY, "gradient with respect to a 1×1 kernel: a GEMM as well",
             |p| gradient(p, |c, types, _| pointwise::Pointwise::gradient(c, types, p))),
-        Candidate::new("winograd", EVERY, "3×3 kernels: F(2×2, 3×3) takes 16 multiplications for 36. Other \
+        KernelCandidate::new("winograd", EVERY, "3×3 kernels: F(2×2, 3×3) takes 16 multiplications for 36. Other \
              kernels would need transforms of their own, larger tiles lose accuracy",
-            |p| forward(p, winograd::Forward::new)),
-        Candidate::new("winograd_gradient", EVERY, "gradient with respect to a 3×3 kernel, by the transposed \
+            |p| forward(p, winograd::WinogradForward::new)),
+        KernelCandidate::new("winograd_gradient", EVERY, "gradient with respect to a 3×3 kernel, by the transposed \
              transforms",
-            |p| gradient(p, winograd::KernelGradient::new)),
-        Candidate::new("direct", EVERY, "f32 and narrower floats, one group, forward and gradient with \
+            |p| gradient(p, winograd::WinogradKernelGradient::new)),
+        KernelCandidate::new("direct", EVERY, "f32 and narrower floats, one group, forward and gradient with \
              respect to the input: register tiles over the input as it lies",
-            |p| forward(p, direct::Forward::new)),
-        Candidate::new("direct_gradient", EVERY, "gradient with respect to the kernel of such layers",
-            |p| gradient(p, direct::KernelGradient::new)),
-        Candidate::new("depthwise", EVERY, "one filter for each channel: element-wise multiply-adds of rows",
-            |p| forward(p, depthwise::Forward::new)),
-        Candidate::new("depthwise_gradient", EVERY, "gradient with respect to such filters",
-            |p| gradient(p, depthwise::KernelGradient::new)),
+            |p| forward(p, direct::DirectForward::new)),
+        KernelCandidate::new("direct_gradient", EVERY, "gradient with respect to the kernel of such layers",
+            |p| gradient(p, direct::DirectKernelGradient::new)),
+        KernelCandidate::new("depthwise", EVERY, "one filter for each channel: element-wise multiply-adds of rows",
+            |p| forward(p, depthwise::DepthwiseForward::new)),
+        KernelCandidate::new("depthwise_gradient", EVERY, "gradient with respect to such filters",
+            |p| gradient(p, depthwise::DepthwiseKernelGradient::new)),
         crate::kernels::via_f32::CANDIDATE,
-        Candidate::new("general", EVERY, "any other attributes: plain loops, in parallel",
+        KernelCandidate::new("general", EVERY, "any other attributes: plain loops, in parallel",
             |p| {
-                let Layer { c, bias, types } = layer(p)?;
-                Ok(Box::new(general::General::new(c, bias, types)?))
+                let ConvolutionLayer { c, bias, types } = layer(p)?;
+                Ok(Box::new(general::GeneralConvolution::new(c, bias, types)?))
             }),
         crate::kernels::reference::CANDIDATE,
     ],
@@ -87,24 +87,24 @@ pub static BATCH_STATISTICS: Family = Family {
     takes: |step| matches!(step.kernel, Plan::Moments(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("amx_images", AMX, "bf16 by tile registers, small images",
-            |p| forward(p, |c, bias, types, t| amx_images::Forward::new(c, bias, types, t)?.with_statistics(t))),
-        Candidate::new("amx", AMX, "bf16 by tile registers",
-            |p| forward(p, |c, bias, types, t| Ok(amx::Forward::new(c, bias, types, t)?.with_statistics(t)))),
-        Candidate::new("pointwise", EVERY, "1×1 kernels with many channels and filters",
+        KernelCandidate::new("amx_images", AMX, "bf16 by tile registers, small images",
+            |p| forward(p, |c, bias, types, t| amx_images::AmxImagesForward::new(c, bias, types, t)?.with_statistics(t))),
+        KernelCandidate::new("amx", AMX, "bf16 by tile registers",
+            |p| forward(p, |c, bias, types, t| Ok(amx::AmxForward::new(c, bias, types, t)?.with_statistics(t)))),
+        KernelCandidate::new("pointwise", EVERY, "1×1 kernels with many channels and filters",
             |p| forward(p, |c, bias, types, t| {
                 Ok(pointwise::Pointwise::forward(c, bias, types, p)?.with_statistics(types[2], t))
             })),
-        Candidate::new("winograd", EVERY, "3×3 kernels",
-            |p| forward(p, |c, bias, types, t| Ok(winograd::Forward::new(c, bias, types, t)?.with_statistics(t)))),
-        Candidate::new("direct", EVERY, "takes every convolution that the compiler gives statistics",
-            |p| forward(p, |c, bias, types, t| Ok(direct::Forward::new(c, bias, types, t)?.with_statistics(t)))),
+        KernelCandidate::new("winograd", EVERY, "3×3 kernels",
+            |p| forward(p, |c, bias, types, t| Ok(winograd::WinogradForward::new(c, bias, types, t)?.with_statistics(t)))),
+        KernelCandidate::new("direct", EVERY, "takes every convolution that the compiler gives statistics",
+            |p| forward(p, |c, bias, types, t| Ok(direct::DirectForward::new(c, bias, types, t)?.with_statistics(t)))),
     ],
 };
 
 /// A convolution as candidates see it: its attributes, whether a bias follows, and the types of input, filter and
 /// result.
-struct Layer<'a> {
+struct ConvolutionLayer<'a> {
     c: &'a Convolution,
     bias: bool,
     types: [&'a TensorType; 3],
@@ -113,18 +113,18 @@ struct Layer<'a> {
 const NO_CONVOLUTION: &str = "it is no convolution";
 
 /// The convolution of a step, with or without batch statistics.
-fn layer<'a>(p: &Problem<'a>) -> Accepted<Layer<'a>> {
+fn layer<'a>(p: &Problem<'a>) -> SelectResult<ConvolutionLayer<'a>> {
     let (c, bias) = match &p.step.kernel {
         Plan::Op { op: Op::Convolution(c), bias } => (c, *bias),
         Plan::Moments(m) => (&m.conv, m.bias),
         _ => return Err(NO_CONVOLUTION.into()),
     };
     let types = [&p.step.input_types[0], &p.step.input_types[1], &p.step.output_types[0]];
-    Ok(Layer { c, bias, types })
+    Ok(ConvolutionLayer { c, bias, types })
 }
 
 /// As [`layer`], only for non-empty arrays of f32, bf16 or f16.
-fn floats<'a>(p: &Problem<'a>) -> Accepted<Layer<'a>> {
+fn floats<'a>(p: &Problem<'a>) -> SelectResult<ConvolutionLayer<'a>> {
     let layer = layer(p)?;
     let known = |t: &TensorType| matches!(t.dtype, DType::F32 | DType::BF16 | DType::F16) && t.elements() > 0;
     match layer.types.into_iter().all(known) {
@@ -136,18 +136,18 @@ fn floats<'a>(p: &Problem<'a>) -> Accepted<Layer<'a>> {
 /// The kernel of a layer, or of the gradient w.r.t. its input.
 fn forward<K: Kernel + 'static>(
     p: &Problem<'_>,
-    make: impl FnOnce(&Convolution, bool, [&TensorType; 3], Target) -> Accepted<K>,
-) -> Answer {
-    let Layer { c, bias, types } = floats(p)?;
+    make: impl FnOnce(&Convolution, bool, [&TensorType; 3], CompileTarget) -> SelectResult<K>,
+) -> CandidateResult {
+    let ConvolutionLayer { c, bias, types } = floats(p)?;
     Ok(Box::new(make(c, bias, types, p.target)?))
 }
 
 /// The kernel of a gradient w.r.t. the filter, which has no bias.
 fn gradient<K: Kernel + 'static>(
     p: &Problem<'_>,
-    make: impl FnOnce(&Convolution, [&TensorType; 3], Target) -> Accepted<K>,
-) -> Answer {
-    let Layer { c, bias, types } = floats(p)?;
+    make: impl FnOnce(&Convolution, [&TensorType; 3], CompileTarget) -> SelectResult<K>,
+) -> CandidateResult {
+    let ConvolutionLayer { c, bias, types } = floats(p)?;
     if bias {
         return Err("it has a bias, so it is no gradient".into());
     }

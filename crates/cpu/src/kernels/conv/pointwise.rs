@@ -6,11 +6,11 @@
 
 use crate::kernel::convolution::{is_forward_of_any_rank, is_kernel_gradient};
 use crate::kernel::copy::{BoxCopy, Dim};
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
 use crate::kernels::conv::strips::strip_arrays::{NO_GRADIENT, NO_LAYER};
-use crate::select::{Accepted, Problem};
-use crate::simd::level::{Target, TileFn};
+use crate::select::{Problem, SelectResult};
+use crate::simd::level::{CompileTarget, TileFn};
 use crate::simd::loops::widen;
 use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
@@ -45,7 +45,7 @@ impl Pointwise {
         bias: bool,
         [x, k, y]: [&TensorType; 3],
         problem: &Problem<'_>,
-    ) -> Accepted<Pointwise> {
+    ) -> SelectResult<Pointwise> {
         let (d, n) = (&c.dims, c.dims.input_spatial.len());
         let counts = &y.shape[1..=n];
         if !is_forward_of_any_rank(c) {
@@ -82,7 +82,7 @@ impl Pointwise {
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
         problem: &Problem<'_>,
-    ) -> Accepted<Pointwise> {
+    ) -> SelectResult<Pointwise> {
         let n = c.dims.input_spatial.len();
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());
@@ -109,7 +109,7 @@ impl Pointwise {
     }
 
     /// Adds two results, see [`BatchStatistics`].
-    pub fn with_statistics(self, y: &TensorType, target: Target) -> Pointwise {
+    pub fn with_statistics(self, y: &TensorType, target: CompileTarget) -> Pointwise {
         Pointwise { statistics: Some(ResultStatistics::new(y, target)), ..self }
     }
 
@@ -182,7 +182,7 @@ struct ResultStatistics {
 }
 
 impl ResultStatistics {
-    fn new(y: &TensorType, target: Target) -> ResultStatistics {
+    fn new(y: &TensorType, target: CompileTarget) -> ResultStatistics {
         let features = y.shape[y.rank() - 1];
         let pixels = y.elements() / y.shape[0] / features;
         let parts: Vec<(usize, usize)> = pieces(pixels, PIXELS).collect();
@@ -204,7 +204,7 @@ impl ResultStatistics {
         self.gathered.elements(self.images) * 4
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>, left: Ptr) {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>, left: Ptr) {
         let y = Ptr(io.outputs[0]);
         let tasks = self.images * self.parts.len();
         let body = |task: usize| {
@@ -253,17 +253,17 @@ impl Kernel for Pointwise {
         self.product.kept(&same)
     }
 
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    unsafe fn keep(&self, cx: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         // SAFETY: by the caller's promise, which is that of the GEMM.
         unsafe { self.product.keep(cx, inputs, kept) };
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: by the caller's promise.
         unsafe { self.run_kept(cx, io, std::ptr::null()) }
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         let [product, copied] = self.bytes();
         let to = io.scratch.wrapping_add(product);
         let mut inputs: SmallVec<[*const u8; 3]> = io.inputs.into();

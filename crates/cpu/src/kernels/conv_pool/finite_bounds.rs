@@ -3,7 +3,7 @@
 //! For kernels that do not handle these: they skip checks for NaN, or multiply by zeros that the definition does not
 //! have.
 
-use crate::simd::level::{Isa, Tile};
+use crate::simd::level::{Isa, TileLoop};
 use crate::simd::loops::lanes;
 use crate::simd::math;
 
@@ -13,14 +13,14 @@ const MODERATE: f32 = 1e37;
 /// Bounds on the magnitude of sums of products.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub struct Bounds {
+pub struct MagnitudeBounds {
     /// Of sums for inputs of magnitude 1.
     pub gain: f32,
     /// Of the bias.
     pub offset: f32,
 }
 
-impl Bounds {
+impl MagnitudeBounds {
     /// Whether no sum over inputs of at most this magnitude can be infinite or NaN. A NaN magnitude is not within
     /// bounds.
     pub fn keep_finite(&self, magnitude: f32) -> bool {
@@ -29,8 +29,8 @@ impl Bounds {
 }
 
 /// Sets the f32 at `dst` to the greatest magnitude of `n` f32 at `a`, or to NaN where one of them is NaN.
-pub struct Magnitude;
-impl Tile for Magnitude {
+pub struct MaxMagnitudeF32;
+impl TileLoop for MaxMagnitudeF32 {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // Without the sign bit, floats compare like their bits as integers, and NaN is above infinity.
@@ -43,8 +43,8 @@ impl Tile for Magnitude {
 }
 
 /// The same for `n` bf16 at `a`.
-pub struct MagnitudeOfBf16;
-impl Tile for MagnitudeOfBf16 {
+pub struct MaxMagnitudeBf16;
+impl TileLoop for MaxMagnitudeBf16 {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: the arguments are those of the type's comment.

@@ -10,10 +10,10 @@ mod gradient;
 mod pooled_convolution;
 mod winograd_tiles;
 
-use crate::kernels::conv_pool::forward::{Ask, Forward};
-use crate::kernels::conv_pool::gradient::{ConvPoolGradient, Method};
+use crate::kernels::conv_pool::forward::{RequestedMethod, VectorConvPool};
+use crate::kernels::conv_pool::gradient::{ConvPoolGradient, SumMethod};
 use crate::kernels::conv_pool::pooled_convolution::PooledConvolution;
-use crate::select::{AMX, Candidate, EVERY, Family};
+use crate::select::{AMX, EVERY, Family, KernelCandidate};
 use crate::simd::level::Level;
 use systole_compile::Kernel;
 
@@ -27,20 +27,20 @@ pub static FORWARD: Family = Family {
     takes: |step| matches!(&step.kernel, Kernel::Pool(p) if p.conv.is_some()),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("winograd_tiles", EVERY, "many channels, 3×3 kernel and 2×2 windows: each window is \
+        KernelCandidate::new("winograd_tiles", EVERY, "many channels, 3×3 kernel and 2×2 windows: each window is \
              one output tile of F(2×2, 3×3)",
             |p| Ok(Box::new(winograd_tiles::WinogradTiles::new(p)?))),
-        Candidate::new("amx", AMX, "bf16 by tile registers",
+        KernelCandidate::new("amx", AMX, "bf16 by tile registers",
             |p| Ok(Box::new(amx::AmxConvPool::new(&PooledConvolution::of(p)?)?))),
-        Candidate::new("winograd", EVERY, "few channels and a 3×3 kernel: transformed rows stay in L1, and \
+        KernelCandidate::new("winograd", EVERY, "few channels and a 3×3 kernel: transformed rows stay in L1, and \
              sums in registers",
-            |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Winograd)?))),
-        Candidate::new("registers", EVERY, "2×2 windows whose four sums stay in registers. Other windows \
+            |p| Ok(Box::new(VectorConvPool::new(&PooledConvolution::of(p)?, RequestedMethod::Winograd)?))),
+        KernelCandidate::new("registers", EVERY, "2×2 windows whose four sums stay in registers. Other windows \
              would need microkernels of their own",
-            |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Registers)?))),
-        Candidate::new("forward", EVERY, "takes every pooling that the compiler fuses: rows of the \
+            |p| Ok(Box::new(VectorConvPool::new(&PooledConvolution::of(p)?, RequestedMethod::Registers)?))),
+        KernelCandidate::new("forward", EVERY, "takes every pooling that the compiler fuses: rows of the \
              convolution go to L1, then are pooled",
-            |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Rows)?))),
+            |p| Ok(Box::new(VectorConvPool::new(&PooledConvolution::of(p)?, RequestedMethod::Rows)?))),
     ],
 };
 
@@ -51,18 +51,18 @@ pub static GRADIENT: Family = Family {
     takes: |step| matches!(step.kernel, Kernel::UnpooledGradient(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("amx", AMX, "bf16 where there are tile registers: gradients are spread to whole \
+        KernelCandidate::new("amx", AMX, "bf16 where there are tile registers: gradients are spread to whole \
              windows, mostly zeros, which become operands of tiles",
             |p| Ok(Box::new(amx::AmxConvPoolGradient::new(p)?))),
-        Candidate::new("im2col", &[Level::Avx512, Level::Avx512Bf16, Level::Amx], "f32 by vectors of 16 \
+        KernelCandidate::new("im2col", &[Level::Avx512, Level::Avx512Bf16, Level::Amx], "f32 by vectors of 16 \
              filters, few channels: where all that a window's taps read has at most 64 elements, a tap is \
              one permutation of them. Other numbers of taps would need kernels of their own",
-            |p| Ok(Box::new(ConvPoolGradient::new(p, Method::Im2col)?))),
-        Candidate::new("bf16_pairs", &[Level::Avx512Bf16], "bf16 by the instruction that multiplies pairs \
+            |p| Ok(Box::new(ConvPoolGradient::new(p, SumMethod::Im2col)?))),
+        KernelCandidate::new("bf16_pairs", &[Level::Avx512Bf16], "bf16 by the instruction that multiplies pairs \
              (AVX512_BF16), which are two neighbouring windows of up to 4 elements",
-            |p| Ok(Box::new(ConvPoolGradient::new(p, Method::Bf16Pairs)?))),
-        Candidate::new("lookup", EVERY, "takes every gradient that the compiler fuses: a tap is one look-up \
+            |p| Ok(Box::new(ConvPoolGradient::new(p, SumMethod::Bf16Pairs)?))),
+        KernelCandidate::new("lookup", EVERY, "takes every gradient that the compiler fuses: a tap is one look-up \
              by argmax in a table of windows",
-            |p| Ok(Box::new(ConvPoolGradient::new(p, Method::LookUp)?))),
+            |p| Ok(Box::new(ConvPoolGradient::new(p, SumMethod::LookUp)?))),
     ],
 };

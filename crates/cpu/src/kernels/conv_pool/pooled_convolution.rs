@@ -3,10 +3,10 @@
 use crate::kernel::dot_product_gemm::InnerProducts;
 use crate::kernel::gemm_dims::{Epilogue, roles};
 use crate::kernel::{Io, Ptr};
-use crate::select::{Accepted, Problem};
-use crate::simd::level::{Level, Target};
+use crate::select::{Problem, SelectResult};
+use crate::simd::level::{CompileTarget, Level};
 use systole_compile::Kernel as Plan;
-use systole_compile::{Pool, Step};
+use systole_compile::{MaxPoolArgmax, Step};
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 
@@ -18,9 +18,9 @@ pub const NO_PRODUCT: &str = "the product that follows has no kernel that sums i
 #[derive(Clone, Copy)]
 pub struct PooledConvolution<'a> {
     pub c: &'a Convolution,
-    pub pool: &'a Pool,
+    pub pool: &'a MaxPoolArgmax,
     pub step: &'a Step,
-    pub target: Target,
+    pub target: CompileTarget,
     /// Types of the convolution's input, kernel and, optionally, bias.
     pub inputs: &'a [TensorType],
     /// Types of the product's right operand and, optionally, its bias. Empty without a product.
@@ -31,7 +31,7 @@ pub struct PooledConvolution<'a> {
 
 impl<'a> PooledConvolution<'a> {
     /// The pooled convolution of a step.
-    pub fn of(p: &Problem<'a>) -> Accepted<PooledConvolution<'a>> {
+    pub fn of(p: &Problem<'a>) -> SelectResult<PooledConvolution<'a>> {
         let Plan::Pool(pool) = &p.step.kernel else { return Err("nothing is pooled".into()) };
         let c = pool.conv.as_ref().ok_or("no convolution is pooled")?;
         let types = &p.step.input_types;
@@ -46,7 +46,7 @@ impl<'a> PooledConvolution<'a> {
 
     /// The product that follows: each image's maxima times each row of a matrix. `at_a_time`: maxima that are
     /// multiplied in one call (0: all).
-    pub fn product(&self, at_a_time: usize, level: Level) -> Accepted<Option<InnerProducts>> {
+    pub fn product(&self, at_a_time: usize, level: Level) -> SelectResult<Option<InnerProducts>> {
         let [right, bias @ ..] = self.of_product else { return Ok(None) };
         let y = self.y;
         let rows = y.with_shape([y.shape[0], y.elements() / y.shape[0]]);
@@ -59,16 +59,16 @@ impl<'a> PooledConvolution<'a> {
 
 /// The results of pooling.
 #[derive(Clone, Copy)]
-pub struct Maxima {
+pub struct PoolOutputs {
     pub y: Ptr,
     /// The row-major number of each window's maximum.
     pub argmax: Option<Ptr>,
 }
 
-impl Maxima {
+impl PoolOutputs {
     /// The results of a call. `product`: the last one is a product's.
-    pub fn of(io: &Io<'_>, product: bool) -> Maxima {
+    pub fn of(io: &Io<'_>, product: bool) -> PoolOutputs {
         let results = &io.outputs[..io.outputs.len() - usize::from(product)];
-        Maxima { y: Ptr(results[0]), argmax: results.get(1).map(|&p| Ptr(p)) }
+        PoolOutputs { y: Ptr(results[0]), argmax: results.get(1).map(|&p| Ptr(p)) }
     }
 }

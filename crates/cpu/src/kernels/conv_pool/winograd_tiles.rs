@@ -4,10 +4,10 @@
 //! all maxima may follow.
 
 use crate::kernel::dot_product_gemm::InnerProducts;
-use crate::kernel::{Cx, Io, Kernel};
+use crate::kernel::{Io, Kernel, KernelContext};
 use crate::kernels::conv_pool::pooled_convolution::PooledConvolution;
-use crate::select::{Accepted, Problem};
-use crate::simd::level::Target;
+use crate::select::{Problem, SelectResult};
+use crate::simd::level::CompileTarget;
 use systole_compile::Kernel as Plan;
 use systole_compile::Step;
 use systole_ir::{Op, Result};
@@ -21,7 +21,7 @@ pub struct WinogradTiles {
 }
 
 impl WinogradTiles {
-    pub fn new(problem: &Problem<'_>) -> Accepted<WinogradTiles> {
+    pub fn new(problem: &Problem<'_>) -> SelectResult<WinogradTiles> {
         let p = PooledConvolution::of(problem)?;
         if !p.target.winograd {
             return Err("Winograd is off: option winograd, SYSTOLE_WINOGRAD".into());
@@ -36,7 +36,7 @@ impl WinogradTiles {
             ..p.step.clone()
         };
         // Bound for the level of its vectors: kernels for bf16 pairs and AMX use no Winograd transforms.
-        let target = Target { level: p.target.level.vectors(), ..p.target };
+        let target = CompileTarget { level: p.target.level.vectors(), ..p.target };
         let mut conv = Problem { target, ..*problem }.bind(&conv)?;
         if !conv.pool_result(p.pool, p.y) {
             return Err(
@@ -47,7 +47,7 @@ impl WinogradTiles {
     }
 
     /// Multiplies the maxima.
-    unsafe fn multiply(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn multiply(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let Some(product) = &self.product else { return Ok(()) };
         let inputs: Vec<*const u8> = [io.outputs[0].cast_const()]
             .into_iter()
@@ -74,12 +74,12 @@ impl Kernel for WinogradTiles {
         self.conv.kept(same)
     }
 
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    unsafe fn keep(&self, cx: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         // SAFETY: by the caller's promise.
         unsafe { self.conv.keep(cx, inputs, kept) };
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: the arrays are those of the step, by the caller's promise.
         unsafe {
             self.conv.run(cx, &self.of_conv(io))?;
@@ -87,7 +87,7 @@ impl Kernel for WinogradTiles {
         }
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         // SAFETY: the arrays are those of the step, by the caller's promise.
         unsafe {
             self.conv.run_kept(cx, &self.of_conv(io), kept)?;

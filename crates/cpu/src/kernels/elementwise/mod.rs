@@ -7,7 +7,7 @@
 mod tests;
 
 use crate::kernel::elementwise::MapKernel;
-use crate::select::{AVX2_UP, Candidate, EVERY, Family, Problem};
+use crate::select::{AVX2_UP, EVERY, Family, KernelCandidate, Problem};
 use systole_compile::Kernel;
 
 /// Binds the program. `fuse`: use machine code where it supports the program.
@@ -27,7 +27,7 @@ pub static FAMILY: Family = Family {
     takes: |step| matches!(step.kernel, Kernel::Map(_) | Kernel::StridedMap(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("jit", AVX2_UP, "machine code made at run time: the whole program is one loop whose \
+        KernelCandidate::new("jit", AVX2_UP, "machine code made at run time: the whole program is one loop whose \
              values stay in registers",
             |p| {
                 if !crate::simd::jit::is_wanted() {
@@ -39,7 +39,7 @@ pub static FAMILY: Family = Family {
                 }
                 Ok(Box::new(kernel))
             }),
-        Candidate::new("interpreted", EVERY, "one vectorised loop for each instruction, over tiles that stay \
+        KernelCandidate::new("interpreted", EVERY, "one vectorised loop for each instruction, over tiles that stay \
              in L1; takes every program",
             |p| Ok(Box::new(bind(p, false)?))),
     ],

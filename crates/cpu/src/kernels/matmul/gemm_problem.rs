@@ -1,26 +1,26 @@
 //! A GEMM step's problem descriptor: sizes, element types, strides and epilogue.
 
-use crate::kernel::gemm_dims::{Epilogue, Roles, count, roles};
-use crate::select::{Accepted, Problem};
-use crate::simd::level::Target;
+use crate::kernel::gemm_dims::{Epilogue, OperandDims, count, roles};
+use crate::select::{Problem, SelectResult};
+use crate::simd::level::CompileTarget;
 use systole_compile::Kernel as Plan;
 use systole_ir::{DType, Op};
 
 /// `[M, K] · [K, N] → [M, N]`, or a batch of these.
-pub struct Product {
+pub struct GemmProblem {
     /// A: its free dimensions are M.
-    pub left: Roles,
+    pub left: OperandDims,
     /// B: its free dimensions are N.
-    pub right: Roles,
+    pub right: OperandDims,
     /// Element types of A and B, and of C.
     pub types: [DType; 2],
     pub epilogue: Epilogue,
-    pub target: Target,
+    pub target: CompileTarget,
 }
 
-impl Product {
+impl GemmProblem {
     /// The GEMM of a step.
-    pub fn of(p: &Problem<'_>) -> Accepted<Product> {
+    pub fn of(p: &Problem<'_>) -> SelectResult<GemmProblem> {
         let Plan::Op { op: Op::DotGeneral(d), bias } = &p.step.kernel else {
             return Err("it is no product".into());
         };
@@ -28,7 +28,7 @@ impl Product {
         let left = roles(a, &d.lhs_batch, &d.lhs_free(a.rank()), &d.lhs_contract);
         let right = roles(b, &d.rhs_batch, &d.rhs_free(b.rank()), &d.rhs_contract);
         let epilogue = Epilogue { bias: *bias, accumulate: false };
-        Ok(Product { left, right, types: [a.dtype, d.element_type], epilogue, target: p.target })
+        Ok(GemmProblem { left, right, types: [a.dtype, d.element_type], epilogue, target: p.target })
     }
 
     /// M, N and K.
@@ -37,7 +37,7 @@ impl Product {
     }
 
     /// The same, refused if it has an epilogue.
-    pub fn without_bias(self) -> Accepted<Product> {
+    pub fn without_bias(self) -> SelectResult<GemmProblem> {
         if self.epilogue == Epilogue::default() { Ok(self) } else { Err("it adds a bias".into()) }
     }
 }

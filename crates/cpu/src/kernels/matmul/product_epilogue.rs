@@ -1,10 +1,10 @@
 //! GEMM with a fused epilogue: a product and the element-wise program that is its only reader.
 //!
 //! [`PanelByPanel`]: the program runs on each block of C as soon as its sums are complete, while they are in cache; C
-//! is never stored. [`Whole`]: C is computed to scratch first, then the program runs.
+//! is never stored. [`WholeProductEpilogue`]: C is computed to scratch first, then the program runs.
 
-use crate::kernel::{Cx, Io, Kernel, OutputBlock, Ptr, Side};
-use crate::select::{Accepted, Answer, Candidate, EVERY, Family, Problem, Refusal};
+use crate::kernel::{GemmSide, Io, Kernel, KernelContext, OutputBlock, Ptr};
+use crate::select::{CandidateResult, EVERY, Family, KernelCandidate, Problem, Rejection, SelectResult};
 use smallvec::SmallVec;
 use systole_compile::{Kernel as StepKernel, ProductEpilogue as Plan, Step};
 use systole_ir::{Op, Result};
@@ -22,17 +22,17 @@ pub static FAMILY: Family = Family {
     takes: |step| matches!(step.kernel, StepKernel::ProductEpilogue(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("panel_by_panel", EVERY, "the GEMM result is never stored. N of at least 32 and K of \
+        KernelCandidate::new("panel_by_panel", EVERY, "the GEMM result is never stored. N of at least 32 and K of \
              at most 256: with a longer K only few columns fit L2, and the program would run on short pieces \
              of rows",
             |p| PanelByPanel::bind(plan(p)?, p)),
-        Candidate::new("whole", EVERY, "the GEMM result is stored, then read by the program: takes every \
+        KernelCandidate::new("whole", EVERY, "the GEMM result is stored, then read by the program: takes every \
              product with an epilogue",
-            |p| Ok(Box::new(Whole::new(plan(p)?, p)?))),
+            |p| Ok(Box::new(WholeProductEpilogue::new(plan(p)?, p)?))),
     ],
 };
 
-fn plan<'a>(p: &Problem<'a>) -> Accepted<&'a Plan, &'static str> {
+fn plan<'a>(p: &Problem<'a>) -> SelectResult<&'a Plan, &'static str> {
     match &p.step.kernel {
         StepKernel::ProductEpilogue(plan) => Ok(plan),
         _ => Err("it is no product with an epilogue"),
@@ -64,7 +64,7 @@ fn map_step(plan: &Plan, step: &Step) -> Step {
 
 /// The kernels of a product that passes blocks of C to an epilogue, and of the program that takes them, or why there
 /// are none.
-fn handing_over(plan: &Plan, alone: &Step, p: &Problem<'_>) -> Accepted<[Box<dyn Kernel>; 2]> {
+fn handing_over(plan: &Plan, alone: &Step, p: &Problem<'_>) -> SelectResult<[Box<dyn Kernel>; 2]> {
     let Op::DotGeneral(d) = &plan.op else {
         return Err("only dot_general can give blocks of its result to an epilogue".into());
     };
@@ -99,7 +99,7 @@ struct PanelByPanel {
 }
 
 impl PanelByPanel {
-    fn bind(plan: &Plan, p: &Problem<'_>) -> Answer {
+    fn bind(plan: &Plan, p: &Problem<'_>) -> CandidateResult {
         let alone = product_step(plan, p.step);
         let length = products(plan, &alone);
         if length > MAX_K {
@@ -118,7 +118,7 @@ unsafe fn run_by_blocks(
     product: &dyn Kernel,
     map: &dyn Kernel,
     operands: usize,
-    cx: &Cx<'_>,
+    cx: &KernelContext<'_>,
     io: &Io<'_>,
     kept: *const u8,
 ) {
@@ -142,7 +142,7 @@ impl Kernel for PanelByPanel {
         self.product.scratch()
     }
 
-    fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+    fn take_panels(&mut self, which: GemmSide, on: bool) -> Option<usize> {
         self.product.take_panels(which, on)
     }
 
@@ -150,17 +150,17 @@ impl Kernel for PanelByPanel {
         self.product.kept(&same[..self.operands])
     }
 
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    unsafe fn keep(&self, cx: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         // SAFETY: by the caller's promise.
         unsafe { self.product.keep(cx, &inputs[..self.operands], kept) }
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: by the caller's promise.
         unsafe { self.run_kept(cx, io, std::ptr::null()) }
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         // SAFETY: by the caller's promise.
         unsafe { run_by_blocks(self.product.as_ref(), self.map.as_ref(), self.operands, cx, io, kept) };
         Ok(())
@@ -168,7 +168,7 @@ impl Kernel for PanelByPanel {
 }
 
 /// A product in scratch, and then the program. With panel layout of the epilogue's arrays, blocks are passed instead.
-struct Whole {
+struct WholeProductEpilogue {
     product: Box<dyn Kernel>,
     map: Box<dyn Kernel>,
     /// A second kernel of the product, which passes blocks, and whether it is in use: only while the epilogue's arrays
@@ -180,15 +180,15 @@ struct Whole {
     bytes: usize,
 }
 
-impl Whole {
-    fn new(plan: &Plan, p: &Problem<'_>) -> Result<Whole> {
+impl WholeProductEpilogue {
+    fn new(plan: &Plan, p: &Problem<'_>) -> Result<WholeProductEpilogue> {
         let alone = product_step(plan, p.step);
         let (to_panels, map) = match handing_over(plan, &alone, p) {
             Ok([product, map]) => (Some((product, false)), map),
-            Err(Refusal::Reason(_)) => (None, p.bind(&map_step(plan, p.step))?),
-            Err(Refusal::Error(error)) => return Err(error),
+            Err(Rejection::Reason(_)) => (None, p.bind(&map_step(plan, p.step))?),
+            Err(Rejection::Error(error)) => return Err(error),
         };
-        Ok(Whole {
+        Ok(WholeProductEpilogue {
             product: p.bind(&alone)?,
             map,
             to_panels,
@@ -203,7 +203,7 @@ impl Whole {
     }
 }
 
-impl Kernel for Whole {
+impl Kernel for WholeProductEpilogue {
     fn scratch(&self) -> usize {
         match self.handing_over() {
             Some(product) => product.scratch(),
@@ -211,14 +211,14 @@ impl Kernel for Whole {
         }
     }
 
-    fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+    fn take_panels(&mut self, which: GemmSide, on: bool) -> Option<usize> {
         match &mut self.to_panels {
-            Some((product, now)) if which == Side::Result => {
+            Some((product, now)) if which == GemmSide::Result => {
                 let width = product.take_panels(which, on)?;
                 *now = on;
                 Some(width)
             }
-            _ if which == Side::Right => self.product.take_panels(which, on),
+            _ if which == GemmSide::Right => self.product.take_panels(which, on),
             _ => None,
         }
     }
@@ -227,17 +227,17 @@ impl Kernel for Whole {
         self.product.kept(&same[..self.operands])
     }
 
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    unsafe fn keep(&self, cx: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         // SAFETY: by the caller's promise.
         unsafe { self.product.keep(cx, &inputs[..self.operands], kept) }
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: by the caller's promise.
         unsafe { self.run_kept(cx, io, std::ptr::null()) }
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         if let Some(product) = self.handing_over() {
             // SAFETY: by the caller's promise.
             unsafe { run_by_blocks(product, self.map.as_ref(), self.operands, cx, io, kept) };
@@ -263,17 +263,17 @@ impl Kernel for Whole {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::thread_pool::Team;
+    use crate::machine::thread_pool::ThreadPool;
 
     /// A kernel that needs what it precomputed, as those by strips do.
     struct Strict;
 
     impl Kernel for Strict {
-        unsafe fn run(&self, _: &Cx<'_>, _: &Io<'_>) -> Result<()> {
+        unsafe fn run(&self, _: &KernelContext<'_>, _: &Io<'_>) -> Result<()> {
             Ok(())
         }
 
-        unsafe fn run_kept(&self, _: &Cx<'_>, _: &Io<'_>, kept: *const u8) -> Result<()> {
+        unsafe fn run_kept(&self, _: &KernelContext<'_>, _: &Io<'_>, kept: *const u8) -> Result<()> {
             assert!(!kept.is_null(), "asked to run with what nobody precomputed");
             Ok(())
         }
@@ -282,9 +282,9 @@ mod tests {
     #[test]
     fn a_product_runs_with_what_it_precomputed_or_by_itself() {
         let (product, map) = (Box::new(Strict), Box::new(Strict));
-        let whole = Whole { product, map, to_panels: None, operands: 0, bytes: 0 };
-        let team = Team::new(1);
-        let cx = Cx { team: &team, flush: false };
+        let whole = WholeProductEpilogue { product, map, to_panels: None, operands: 0, bytes: 0 };
+        let team = ThreadPool::new(1);
+        let cx = KernelContext { team: &team, flush: false };
         let mut kept = [0u8];
         let io = Io { inputs: &[], outputs: &[], scratch: std::ptr::null_mut() };
         // SAFETY: neither kernel touches memory.

@@ -1,9 +1,9 @@
 //! AMX GEMM without packing of A: runs as a 1 × 1 convolution, whose kernel loads its input into tile registers in
 //! place.
 
-use crate::kernel::gemm_dims::{Roles, count, joint_stride};
-use crate::kernels::matmul::gemm_problem::Product;
-use crate::select::{Answer, Problem};
+use crate::kernel::gemm_dims::{OperandDims, count, joint_stride};
+use crate::kernels::matmul::gemm_problem::GemmProblem;
+use crate::select::{CandidateResult, Problem};
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::op::Convolution;
 use systole_ir::{Op, TensorType};
@@ -18,12 +18,12 @@ const TILE_K: usize = 32;
 const MAX_K: usize = 4096;
 
 /// Strides of an operand in elements: along M or N, and along K.
-fn strides(r: &Roles) -> Option<(usize, usize)> {
+fn strides(r: &OperandDims) -> Option<(usize, usize)> {
     Some((joint_stride(&r.free)?, joint_stride(&r.inner)?))
 }
 
 /// The kernel of the convolution that computes the GEMM.
-pub fn bind(d: &Product, problem: &Problem<'_>) -> Answer {
+pub fn bind(d: &GemmProblem, problem: &Problem<'_>) -> CandidateResult {
     let [m, n, k] = d.size();
     // The convolution's weights are B, stored `[1, K, N]` or `[1, N, K]`.
     let by_columns = match strides(&d.right) {

@@ -6,12 +6,12 @@ pub mod scatter;
 pub mod sort;
 pub mod strided_copies;
 
-use crate::select::{Accepted, Candidate, EVERY, Family, Problem, answer};
+use crate::select::{EVERY, Family, KernelCandidate, Problem, SelectResult, answer};
 use systole_compile::Kernel;
 use systole_ir::Op;
 
 /// The op of a step.
-fn op<'a>(p: &Problem<'a>) -> Accepted<&'a Op> {
+fn op<'a>(p: &Problem<'a>) -> SelectResult<&'a Op> {
     match &p.step.kernel {
         Kernel::Op { op, .. } => Ok(op),
         _ => Err("it is no single op".into()),
@@ -25,13 +25,13 @@ pub static FAMILY: Family = Family {
     takes: |step| matches!(step.kernel, Kernel::Op { .. } | Kernel::TopK(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("scatter", EVERY, "scatters to one operand whose body overwrites it or is one \
+        KernelCandidate::new("scatter", EVERY, "scatters to one operand whose body overwrites it or is one \
              associative op",
             |p| match op(p)? {
                 Op::Scatter(s) => Ok(Box::new(scatter::bind(s, p.step, p.target.level.vectors())?)),
                 _ => Err("it is no scatter".into()),
             }),
-        Candidate::new("sort", EVERY, "stable sorts of each line along the sorted dimension, or of its first \
+        KernelCandidate::new("sort", EVERY, "stable sorts of each line along the sorted dimension, or of its first \
              elements",
             |p| match &p.step.kernel {
                 Kernel::TopK(t) => Ok(Box::new(sort::SortKernel::top_k(t, p.step))),
@@ -40,25 +40,25 @@ pub static FAMILY: Family = Family {
                     _ => Err("it is no sort".into()),
                 },
             }),
-        Candidate::new("copy", EVERY, "transposes, slices, reversals, concatenations, padding: strided \
+        KernelCandidate::new("copy", EVERY, "transposes, slices, reversals, concatenations, padding: strided \
              copies with constant offsets",
             |p| {
                 let reason = "it is no transpose, slice, reverse, concatenate or pad";
-                answer(strided_copies::Copies::new(op(p)?, p.step), reason)
+                answer(strided_copies::StaticCopies::new(op(p)?, p.step), reason)
             }),
-        Candidate::new("dynamic_slice", EVERY, "slices at run-time indices; steps that read the slice may \
+        KernelCandidate::new("dynamic_slice", EVERY, "slices at run-time indices; steps that read the slice may \
              ask where it lies instead of copying it",
             |p| match op(p)? {
                 Op::DynamicSlice(_) => Ok(Box::new(strided_copies::DynamicSliceKernel::new(p.step))),
                 _ => Err("it is no dynamic_slice".into()),
             }),
-        Candidate::new("dynamic_update_slice", EVERY, "updates of a block at run-time indices, in place \
+        KernelCandidate::new("dynamic_update_slice", EVERY, "updates of a block at run-time indices, in place \
              where the operand's memory may be reused",
             |p| match op(p)? {
                 Op::DynamicUpdateSlice(_) => Ok(Box::new(strided_copies::DynamicUpdateSliceKernel::new(p.step))),
                 _ => Err("it is no dynamic_update_slice".into()),
             }),
-        Candidate::new("gather", EVERY, "gathers: a strided copy of one box for each index vector",
+        KernelCandidate::new("gather", EVERY, "gathers: a strided copy of one box for each index vector",
             |p| match op(p)? {
                 Op::Gather(g) => Ok(Box::new(strided_copies::GatherKernel::new(g, p.step))),
                 _ => Err("it is no gather".into()),

@@ -7,10 +7,10 @@
 //! out of bounds are dropped.
 
 use crate::kernel::copy::Dim;
-use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use crate::kernels::movement::strided_copies::index_at;
-use crate::simd::level::{Isa, Level, Tile, TileFn};
-use crate::simd::stored_elements::{Cell, Fold, ForFold, Last, for_fold};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
+use crate::simd::stored_elements::{ReduceFn, ReduceVisitor, ReplaceWith, StoredElement, for_fold};
 use smallvec::SmallVec;
 use std::marker::PhantomData;
 use systole_compile::Step;
@@ -26,7 +26,7 @@ pub(crate) fn bind(op: &Scatter, step: &Step, level: Level) -> Result<ScatterKer
         last(x.dtype, level)
     } else {
         let monoid = Monoid::of(&op.body).ok_or("its body is neither the update nor one associative op")?;
-        for_fold(&LineAt(level), x.dtype, monoid).ok_or("the element type has no such op")?
+        for_fold(&ScatterLineFactory(level), x.dtype, monoid).ok_or("the element type has no such op")?
     };
     Ok(ScatterKernel::new(op, x, indices, updates, fold))
 }
@@ -36,28 +36,28 @@ fn overwrites(body: &Graph) -> bool {
     body.params.len() == 2 && body.results[..] == body.params[1..]
 }
 
-/// Instantiates [`Line`] for an element type and a fold.
-struct LineAt(Level);
-impl ForFold for LineAt {
+/// Instantiates [`ScatterLine`] for an element type and a fold.
+struct ScatterLineFactory(Level);
+impl ReduceVisitor for ScatterLineFactory {
     type Out = TileFn;
-    fn with<C: Cell, F: Fold<C>>(&self) -> TileFn {
-        self.0.tile::<Line<C, F>>()
+    fn with<C: StoredElement, F: ReduceFn<C>>(&self) -> TileFn {
+        self.0.tile::<ScatterLine<C, F>>()
     }
 }
 
 /// The loop that overwrites: it depends on the element's size only.
 fn last(dtype: DType, level: Level) -> TileFn {
     match dtype.size() {
-        1 => level.tile::<Line<u8, Last>>(),
-        2 => level.tile::<Line<u16, Last>>(),
-        4 => level.tile::<Line<u32, Last>>(),
-        _ => level.tile::<Line<u64, Last>>(),
+        1 => level.tile::<ScatterLine<u8, ReplaceWith>>(),
+        2 => level.tile::<ScatterLine<u16, ReplaceWith>>(),
+        4 => level.tile::<ScatterLine<u32, ReplaceWith>>(),
+        _ => level.tile::<ScatterLine<u64, ReplaceWith>>(),
     }
 }
 
 /// `dst[i·stride] = F(dst[i·stride], a[i·stride])` for `n` elements; `b`: a [`Dim`] with both strides.
-struct Line<C, F>(PhantomData<(C, F)>);
-impl<C: Cell, F: Fold<C>> Tile for Line<C, F> {
+struct ScatterLine<C, F>(PhantomData<(C, F)>);
+impl<C: StoredElement, F: ReduceFn<C>> TileLoop for ScatterLine<C, F> {
     const EVERY_LEVEL: bool = C::COMMON && F::COMMON;
 
     #[inline(always)]
@@ -84,7 +84,7 @@ impl<C: Cell, F: Fold<C>> Tile for Line<C, F> {
 
 /// A batch dimension of the indices: all but the one along which an index vector's components lie.
 #[derive(Clone, Copy)]
-struct Batch {
+struct ScatterBatchDim {
     size: usize,
     /// Strides in the indices, in the updates, and in the operand (0 unless it is a batching dimension), in elements.
     index: usize,
@@ -104,7 +104,7 @@ pub(crate) struct ScatterKernel {
     /// Elements of a block.
     block: usize,
     index_dtype: DType,
-    batch: Vec<Batch>,
+    batch: Vec<ScatterBatchDim>,
     /// Per component of an index vector: its dimension's stride in the operand, and the greatest legal start.
     components: Vec<(usize, i64)>,
     /// Stride from component to component of an index vector.
@@ -137,12 +137,12 @@ impl ScatterKernel {
         let block: usize = dims.iter().map(|d| d.size).product();
         let index_dims = (0..indices.rank()).filter(|&d| d != s.index_vector_dim);
         let update_dims = (0..updates.rank()).filter(|d| !s.update_window_dims.contains(d));
-        let batch: Vec<Batch> = index_dims
+        let batch: Vec<ScatterBatchDim> = index_dims
             .zip(update_dims)
             .map(|(i, u)| {
                 let paired = s.scatter_indices_batching_dims.iter().position(|&b| b == i);
                 let operand = paired.map_or(0, |k| sx[s.input_batching_dims[k]]);
-                Batch { size: indices.shape[i], index: si[i], update: su[u], operand }
+                ScatterBatchDim { size: indices.shape[i], index: si[i], update: su[u], operand }
             })
             .collect();
         let named = &s.scatter_dims_to_operand_dims;
@@ -248,7 +248,7 @@ impl ScatterKernel {
     }
 
     /// Runs the parts in parallel.
-    unsafe fn shared(&self, cx: &Cx<'_>, indices: Ptr, updates: Ptr, out: Ptr, scratch: *mut u8) {
+    unsafe fn shared(&self, cx: &KernelContext<'_>, indices: Ptr, updates: Ptr, out: Ptr, scratch: *mut u8) {
         // SAFETY: by the caller's promise, scratch has `words()` aligned words; zeroing initialises them.
         let words = unsafe {
             std::ptr::write_bytes(scratch, 0, self.words() * size_of::<usize>());
@@ -290,7 +290,7 @@ impl Kernel for ScatterKernel {
         self.words() * size_of::<usize>()
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
         let [x, indices, updates] = [0, 1, 2].map(|k| Ptr::of(io.inputs[k]));
         let out = Ptr(io.outputs[0]);
         if !std::ptr::eq(x.at(0), out.at(0)) {
@@ -319,7 +319,7 @@ impl Kernel for ScatterKernel {
 }
 
 /// A parallel memcpy.
-fn copy(cx: &Cx<'_>, from: Ptr, to: Ptr, bytes: usize) {
+fn copy(cx: &KernelContext<'_>, from: Ptr, to: Ptr, bytes: usize) {
     const BLOCK: usize = 1 << 18;
     let body = |block: usize| {
         let at = block * BLOCK;

@@ -1,12 +1,12 @@
 //! Ops that copy elements without computing: transpose, slice, reverse, concatenate, pad, dynamic slices, gather.
 //!
 //! Each is one or more strided copies of boxes ([`BoxCopy`]): a few dimensions, each with a source and a destination
-//! stride. For the ops of [`Copies`] all offsets are known when the step is bound; dynamic slices and gather read
+//! stride. For the ops of [`StaticCopies`] all offsets are known when the step is bound; dynamic slices and gather read
 //! theirs from operands and clamp them, as the ops' definitions say. Scatter combines elements and is in
 //! [`super::scatter`].
 
 use crate::kernel::copy::{BoxCopy, Dim, fill};
-use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use systole_compile::Step;
 use systole_ir::op::{Gather, Pad};
 use systole_ir::{DType, Op, Result, TensorType};
@@ -48,15 +48,15 @@ fn padded(p: &Pad, x: &TensorType, y: &TensorType) -> BoxCopy {
 }
 
 /// Copies whose offsets are known when the step is bound: copy `k` reads input `k`.
-pub struct Copies {
+pub struct StaticCopies {
     copies: Vec<BoxCopy>,
     /// Type of the result if it is first filled with input 1, the padding value.
     fill: Option<TensorType>,
 }
 
-impl Copies {
+impl StaticCopies {
     /// `None` for ops that are no such copies.
-    pub fn new(op: &Op, step: &Step) -> Option<Copies> {
+    pub fn new(op: &Op, step: &Step) -> Option<StaticCopies> {
         let (x, y) = (step.input_types.first()?, step.output_types.first()?);
         let (sx, sy) = (element_strides(x), element_strides(y));
         // One copy to the whole result: the source's stride per dimension, and its first element.
@@ -81,12 +81,12 @@ impl Copies {
             Op::Pad(p) => vec![padded(p, x, y)],
             _ => return None,
         };
-        Some(Copies { copies, fill: matches!(op, Op::Pad(_)).then_some(y.clone()) })
+        Some(StaticCopies { copies, fill: matches!(op, Op::Pad(_)).then_some(y.clone()) })
     }
 }
 
-impl Kernel for Copies {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+impl Kernel for StaticCopies {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let out = io.outputs[0];
         if let Some(ty) = &self.fill {
             // SAFETY: the padding value is a scalar of the result's element type.
@@ -122,16 +122,16 @@ pub unsafe fn index_at(p: *const u8, dtype: DType, i: usize) -> i64 {
 }
 
 /// Start indices, one scalar operand per dimension, clamped so that the block lies inside the array.
-struct Starts {
+struct ClampedStarts {
     dtypes: Vec<DType>,
     /// Greatest legal start per dimension.
     max: Vec<i64>,
 }
 
-impl Starts {
-    fn new(types: &[TensorType], whole: &TensorType, block: &TensorType) -> Starts {
+impl ClampedStarts {
+    fn new(types: &[TensorType], whole: &TensorType, block: &TensorType) -> ClampedStarts {
         let max = (0..whole.rank()).map(|d| whole.shape[d] as i64 - block.shape[d] as i64).collect();
-        Starts { dtypes: types.iter().map(|t| t.dtype).collect(), max }
+        ClampedStarts { dtypes: types.iter().map(|t| t.dtype).collect(), max }
     }
 
     /// The block's first element in an array with these strides, in elements.
@@ -150,7 +150,7 @@ impl Starts {
 pub struct DynamicSliceKernel {
     /// The copy for start 0.
     copy: BoxCopy,
-    starts: Starts,
+    starts: ClampedStarts,
     /// Of the operand, in elements.
     strides: Vec<isize>,
 }
@@ -161,13 +161,13 @@ impl DynamicSliceKernel {
         let (strides, sy) = (element_strides(x), element_strides(y));
         let dims: Vec<Dim> =
             (0..y.rank()).map(|d| Dim { size: y.shape[d], src: strides[d], dst: sy[d] }).collect();
-        let starts = Starts::new(&step.input_types[1..], x, y);
+        let starts = ClampedStarts::new(&step.input_types[1..], x, y);
         DynamicSliceKernel { copy: BoxCopy::new(y.dtype.size(), &dims, 0, 0), starts, strides }
     }
 }
 
 impl Kernel for DynamicSliceKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: starts are clamped, so the block lies inside the operand.
         unsafe {
             let at = self.starts.offset(&io.inputs[1..], &self.strides);
@@ -190,7 +190,7 @@ pub struct DynamicUpdateSliceKernel {
     whole: BoxCopy,
     /// The copy of the block for start 0.
     copy: BoxCopy,
-    starts: Starts,
+    starts: ClampedStarts,
     /// Of the result, in elements.
     strides: Vec<isize>,
 }
@@ -204,14 +204,14 @@ impl DynamicUpdateSliceKernel {
         DynamicUpdateSliceKernel {
             whole: BoxCopy::new(1, &[Dim { size: y.bytes(), src: 1, dst: 1 }], 0, 0),
             copy: BoxCopy::new(y.dtype.size(), &dims, 0, 0),
-            starts: Starts::new(&step.input_types[2..], x, update),
+            starts: ClampedStarts::new(&step.input_types[2..], x, update),
             strides,
         }
     }
 }
 
 impl Kernel for DynamicUpdateSliceKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let out = io.outputs[0];
         // SAFETY: operand and result have one type; starts are clamped, so the block lies inside the result.
         unsafe {
@@ -292,7 +292,7 @@ impl GatherKernel {
 }
 
 impl Kernel for GatherKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let count: usize = self.batch.iter().map(|b| b[0]).product();
         let (x, indices, out) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
         let bytes = self.copy.elements() * self.copy.size();

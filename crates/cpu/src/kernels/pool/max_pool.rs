@@ -3,20 +3,20 @@
 //! Windows do not overlap and lie inside the image. Maxima are those of `reduce_window` by `maximum`, argmax is that of
 //! `select_and_scatter` by `ge`, also for NaN, ties and zeros of both signs.
 
-use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::{lanes, lanes_mut};
-use crate::simd::pool_row::{Row, pool_row};
-use crate::simd::stored_elements::{Bf16, Cell, F16};
+use crate::simd::pool_row::{PoolRowArgs, pool_row};
+use crate::simd::stored_elements::{Bf16Bits, F16Bits, StoredElement};
 use std::marker::PhantomData;
-use systole_compile::{Pool, Step, Unpool};
+use systole_compile::{MaxPoolArgmax, Step, Unpool};
 use systole_ir::{DType, Result};
 
 /// Operand elements of one block of a parallel loop, at least.
 const BLOCK: usize = 1 << 14;
 
 /// The sizes of images before and after pooling, and the parallel loop over their rows.
-struct Images {
+struct PoolSizes {
     batch: usize,
     /// Height and width before pooling.
     full: [usize; 2],
@@ -27,9 +27,9 @@ struct Images {
     size: usize,
 }
 
-impl Images {
-    fn new(full: &systole_ir::TensorType, pooled: &systole_ir::TensorType) -> Images {
-        Images {
+impl PoolSizes {
+    fn new(full: &systole_ir::TensorType, pooled: &systole_ir::TensorType) -> PoolSizes {
+        PoolSizes {
             batch: full.shape[0],
             full: [full.shape[1], full.shape[2]],
             pooled: [pooled.shape[1], pooled.shape[2]],
@@ -43,7 +43,7 @@ impl Images {
     }
 
     /// Calls `f(image, row)` for every row of windows, in parallel. `ns_each`: nanoseconds for each full-size element.
-    fn each_row(&self, cx: &Cx<'_>, ns_each: f64, f: impl Fn(usize, usize) + Sync) {
+    fn each_row(&self, cx: &KernelContext<'_>, ns_each: f64, f: impl Fn(usize, usize) + Sync) {
         let rows = self.batch * self.pooled[0];
         let group = (BLOCK / (self.elements() / rows.max(1)).max(1)).max(1);
         let body = |block: usize| {
@@ -57,21 +57,21 @@ impl Images {
 
 /// Max pooling of an array, with a [`Row`] for each row of windows.
 pub struct PoolKernel {
-    images: Images,
-    pool: Pool,
+    images: PoolSizes,
+    pool: MaxPoolArgmax,
     tile: TileFn,
 }
 
 impl PoolKernel {
-    pub fn new(pool: &Pool, step: &Step, level: Level) -> Option<PoolKernel> {
+    pub fn new(pool: &MaxPoolArgmax, step: &Step, level: Level) -> Option<PoolKernel> {
         let y = &step.output_types[0];
         let tile = pool_row(pool.operand.dtype, y.dtype, level)?;
-        Some(PoolKernel { images: Images::new(&pool.operand, y), pool: pool.clone(), tile })
+        Some(PoolKernel { images: PoolSizes::new(&pool.operand, y), pool: pool.clone(), tile })
     }
 }
 
 impl Kernel for PoolKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let m = &self.images;
         let (x, y) = (Ptr::of(io.inputs[0]), Ptr(io.outputs[0]));
         let argmax = io.outputs.get(1).map(|&p| Ptr(p));
@@ -79,7 +79,7 @@ impl Kernel for PoolKernel {
         m.each_row(cx, 0.2, |image, row| {
             let from = (image * m.full[0] + row * self.pool.strides[0]) * line;
             let to = (image * m.pooled[0] + row) * m.pooled[1] * m.channels;
-            let r = Row {
+            let r = PoolRowArgs {
                 window: self.pool.window,
                 step: self.pool.strides[1] * m.channels,
                 line,
@@ -108,7 +108,7 @@ struct UnpoolArgs {
 /// The gradient of `n` adjacent windows. `dst`: the result at the first window, `a`: the pooled gradient, `b`: an
 /// [`UnpoolArgs`]. Writes elements of the windows only, not those between them.
 struct UnpoolRow<C>(PhantomData<C>);
-impl<C: Cell<Lane = f32>> Tile for UnpoolRow<C> {
+impl<C: StoredElement<Lane = f32>> TileLoop for UnpoolRow<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
         // SAFETY: the caller's arrays hold what the type's comment names; elements of a window do not overlap.
@@ -135,7 +135,7 @@ impl<C: Cell<Lane = f32>> Tile for UnpoolRow<C> {
 /// Channels of one window element: the gradient where it is the argmax, 0 elsewhere. `select_and_scatter` adds to 0,
 /// which turns −0 into 0: so does this.
 #[inline(always)]
-fn put_chosen<C: Cell<Lane = f32>>(x: &mut [C], dy: &[C], argmax: &[u8], number: u8) {
+fn put_chosen<C: StoredElement<Lane = f32>>(x: &mut [C], dy: &[C], argmax: &[u8], number: u8) {
     for ((x, dy), argmax) in x.iter_mut().zip(dy).zip(argmax) {
         *x = if *argmax == number { dy.unsigned_zero() } else { C::store(0.0) };
     }
@@ -143,7 +143,7 @@ fn put_chosen<C: Cell<Lane = f32>>(x: &mut [C], dy: &[C], argmax: &[u8], number:
 
 /// Channels of one window element where every element has the gradient. It is added to 0, as in [`put_chosen`].
 #[inline(always)]
-fn put_all<C: Cell<Lane = f32>>(x: &mut [C], dy: &[C]) {
+fn put_all<C: StoredElement<Lane = f32>>(x: &mut [C], dy: &[C]) {
     for (x, dy) in x.iter_mut().zip(dy) {
         *x = dy.unsigned_zero();
     }
@@ -151,7 +151,7 @@ fn put_all<C: Cell<Lane = f32>>(x: &mut [C], dy: &[C]) {
 
 /// The gradient w.r.t. the input of pooling, as an array.
 pub struct UnpoolKernel {
-    images: Images,
+    images: PoolSizes,
     at: Unpool,
     tile: TileFn,
 }
@@ -162,11 +162,11 @@ impl UnpoolKernel {
         let full = &step.output_types[0];
         let tile = match full.dtype {
             DType::F32 => level.tile::<UnpoolRow<f32>>(),
-            DType::BF16 => level.tile::<UnpoolRow<Bf16>>(),
-            DType::F16 => level.tile::<UnpoolRow<F16>>(),
+            DType::BF16 => level.tile::<UnpoolRow<Bf16Bits>>(),
+            DType::F16 => level.tile::<UnpoolRow<F16Bits>>(),
             _ => return None,
         };
-        Some(UnpoolKernel { images: Images::new(full, &step.input_types[0]), at: *at, tile })
+        Some(UnpoolKernel { images: PoolSizes::new(full, &step.input_types[0]), at: *at, tile })
     }
 
     /// Zeros for what the windows do not cover, in the rows from this row of windows to the next one. Covered elements
@@ -192,7 +192,7 @@ impl UnpoolKernel {
 }
 
 impl Kernel for UnpoolKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let m = &self.images;
         let (dy, dx) = (Ptr::of(io.inputs[0]), Ptr(io.outputs[0]));
         let argmax = io.inputs.get(1).map(|&p| Ptr::of(p));

@@ -3,7 +3,7 @@
 pub mod max_pool;
 pub mod reduce_window;
 
-use crate::select::{Candidate, EVERY, Family, answer};
+use crate::select::{EVERY, Family, KernelCandidate, answer};
 use systole_compile::Kernel;
 use systole_ir::Op;
 
@@ -17,7 +17,7 @@ pub static FAMILY: Family = Family {
     },
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("max_pool", EVERY, "max pooling of an array, with the argmax of each window where its \
+        KernelCandidate::new("max_pool", EVERY, "max pooling of an array, with the argmax of each window where its \
              gradient needs it",
             |p| match &p.step.kernel {
                 Kernel::Pool(pool) => answer(
@@ -26,7 +26,7 @@ pub static FAMILY: Family = Family {
                 ),
                 _ => Err("no max pooling that the compiler fuses".into()),
             }),
-        Candidate::new("unpool", EVERY, "max pooling's gradient by the argmax that the forward pass kept, \
+        KernelCandidate::new("unpool", EVERY, "max pooling's gradient by the argmax that the forward pass kept, \
              sum pooling's without one",
             |p| match &p.step.kernel {
                 Kernel::Unpool(unpool) => answer(
@@ -35,16 +35,16 @@ pub static FAMILY: Family = Family {
                 ),
                 _ => Err("no gradient of pooling that the compiler fuses".into()),
             }),
-        Candidate::new("cumulative", EVERY, "windows that all begin or end at the same end of one dimension, \
+        KernelCandidate::new("cumulative", EVERY, "windows that all begin or end at the same end of one dimension, \
              as in a cumulative sum: each result takes one operation on its neighbour's",
             reduce_window::cumulative),
-        Candidate::new("reduce_window", EVERY, "any other windows, each reduced by itself: strips of pixels, \
+        KernelCandidate::new("reduce_window", EVERY, "any other windows, each reduced by itself: strips of pixels, \
              in vectors of channels",
             reduce_window::reduce_window),
-        Candidate::new("select_and_scatter_disjoint", EVERY, "windows that do not overlap: each element of \
+        KernelCandidate::new("select_and_scatter_disjoint", EVERY, "windows that do not overlap: each element of \
              the result is written once, by any thread",
             reduce_window::select_and_scatter_disjoint),
-        Candidate::new("select_and_scatter", EVERY, "windows that overlap and add to the same elements: each \
+        KernelCandidate::new("select_and_scatter", EVERY, "windows that overlap and add to the same elements: each \
              thread has its own images, or channels of a single image",
             reduce_window::select_and_scatter),
         crate::kernels::reference::CANDIDATE,

@@ -6,11 +6,13 @@
 //! from the end.
 
 use crate::kernel::copy::fill;
-use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::select::{Accepted, Answer, Problem};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::select::{CandidateResult, Problem, SelectResult};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::{lanes, lanes_mut};
-use crate::simd::stored_elements::{Add, Bf16, Cell, F16, Fold, ForFold, for_fold};
+use crate::simd::stored_elements::{
+    Add, Bf16Bits, F16Bits, ReduceFn, ReduceVisitor, StoredElement, for_fold,
+};
 use std::marker::PhantomData;
 use std::ops::Range;
 use systole_compile::Kernel as Plan;
@@ -27,7 +29,7 @@ const CUMULATIVE_ELEMENTS: usize = 4;
 
 /// The windows along one dimension of the operand. "Grid" is the operand with base dilation written out.
 #[derive(Clone, Copy, Debug)]
-struct Axis {
+struct WindowAxis {
     /// Operand elements.
     size: usize,
     /// Window positions: elements of the result.
@@ -48,11 +50,11 @@ struct Axis {
     period: usize,
 }
 
-impl Axis {
-    fn new(w: &Window, d: usize, x: &Shape, y: &Shape) -> Axis {
+impl WindowAxis {
+    fn new(w: &Window, d: usize, x: &Shape, y: &Shape) -> WindowAxis {
         let (base, hole) = (w.base_dilations[d], w.window_dilations[d]);
         let common = gcd(base, hole);
-        Axis {
+        WindowAxis {
             size: x[d],
             count: y[d],
             window: w.dimensions[d],
@@ -72,7 +74,7 @@ impl Axis {
         one && self.low == 0 && self.size == self.count
     }
 
-    /// The first operand coordinate in the window at `position`, and how many coordinates it has, [`Axis::step`] apart.
+    /// The first operand coordinate in the window at `position`, and how many coordinates it has, [`WindowAxis::step`] apart.
     #[inline(always)]
     fn span(&self, position: usize) -> (usize, usize) {
         let at = (position * self.stride) as i64 - self.low;
@@ -94,7 +96,7 @@ impl Axis {
         inside(self.low)..inside(self.size as i64 - reach + self.low)
     }
 
-    /// [`Axis::span`] for any padding and dilation; `at`: the grid point of the window's first element.
+    /// [`WindowAxis::span`] for any padding and dilation; `at`: the grid point of the window's first element.
     #[inline(never)]
     fn clipped_span(&self, at: i64) -> (usize, usize) {
         let hole = self.hole as i64;
@@ -133,29 +135,29 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 /// Dimensions of the operand, where neighbours without windows are joined to one.
-struct Geometry {
+struct WindowGeometry {
     /// All dimensions before `columns`; a row number counts their positions in row-major order.
-    rows: Vec<Axis>,
+    rows: Vec<WindowAxis>,
     /// Pixels of a row.
-    columns: Axis,
+    columns: WindowAxis,
     /// Elements of a pixel, contiguous in operand and result.
     channels: usize,
 }
 
-impl Geometry {
-    fn new(window: &Window, x: &Shape, y: &Shape) -> Geometry {
-        let mut rows: Vec<Axis> = Vec::new();
-        for axis in (0..x.rank()).map(|d| Axis::new(window, d, x, y)) {
+impl WindowGeometry {
+    fn new(window: &Window, x: &Shape, y: &Shape) -> WindowGeometry {
+        let mut rows: Vec<WindowAxis> = Vec::new();
+        for axis in (0..x.rank()).map(|d| WindowAxis::new(window, d, x, y)) {
             match rows.last_mut() {
                 Some(last) if last.is_plain() && axis.is_plain() => {
                     let size = last.size * axis.size;
-                    *last = Axis { size, count: size, ..axis };
+                    *last = WindowAxis { size, count: size, ..axis };
                 }
                 _ => rows.push(axis),
             }
         }
         let channels = rows.pop_if(|axis| axis.is_plain()).map_or(1, |axis| axis.size);
-        let columns = rows.pop().unwrap_or(Axis {
+        let columns = rows.pop().unwrap_or(WindowAxis {
             size: 1,
             count: 1,
             window: 1,
@@ -167,7 +169,7 @@ impl Geometry {
             step: 1,
             period: 1,
         });
-        Geometry { rows, columns, channels }
+        WindowGeometry { rows, columns, channels }
     }
 
     fn row_count(&self) -> usize {
@@ -179,12 +181,12 @@ impl Geometry {
     }
 
     /// The product of `f` over rows and columns. Saturates: windows may have more elements than any array, in padding.
-    fn product(&self, f: impl Fn(&Axis) -> usize) -> usize {
+    fn product(&self, f: impl Fn(&WindowAxis) -> usize) -> usize {
         self.rows.iter().chain([&self.columns]).map(f).fold(1, usize::saturating_mul)
     }
 
     /// Calls `f` with each axis of `rows` and its position in row number `row`, innermost first.
-    fn each_axis(&self, mut row: usize, mut f: impl FnMut(&Axis, usize)) {
+    fn each_axis(&self, mut row: usize, mut f: impl FnMut(&WindowAxis, usize)) {
         for axis in self.rows.iter().rev() {
             f(axis, row % axis.count);
             row /= axis.count;
@@ -231,7 +233,7 @@ impl Geometry {
 
 /// How rows are cut into strips of pixels, and strips into blocks of the parallel loop. Depends on shapes only.
 #[derive(Clone, Copy)]
-struct Blocks {
+struct StripBlocks {
     rows: usize,
     columns: usize,
     /// Pixels of a strip.
@@ -242,13 +244,13 @@ struct Blocks {
     group: usize,
 }
 
-impl Blocks {
+impl StripBlocks {
     /// `weight`: operand elements that are read for each pixel.
-    fn new(rows: usize, columns: usize, weight: usize) -> Blocks {
+    fn new(rows: usize, columns: usize, weight: usize) -> StripBlocks {
         let strip = (BLOCK / weight.max(1)).clamp(1, columns.max(1));
         let strips = columns.div_ceil(strip);
         let group = (BLOCK / (weight * strip).max(1)).max(1);
-        Blocks { rows, columns, strip, strips, group }
+        StripBlocks { rows, columns, strip, strips, group }
     }
 
     fn count(&self) -> usize {
@@ -266,8 +268,8 @@ impl Blocks {
 }
 
 /// A `reduce_window` of one array, as its candidates see it.
-struct Reduction {
-    at: Geometry,
+struct WindowReduction {
+    at: WindowGeometry,
     dtype: DType,
     monoid: Monoid,
 }
@@ -276,7 +278,7 @@ struct Reduction {
 const NO_FOLD: &str = "its element type has no such operation";
 
 /// The `reduce_window` of a step.
-fn reduction(p: &Problem<'_>) -> Accepted<Reduction> {
+fn reduction(p: &Problem<'_>) -> SelectResult<WindowReduction> {
     let Plan::Op { op: Op::ReduceWindow(op), .. } = &p.step.kernel else {
         return Err("it is no reduce_window".into());
     };
@@ -288,38 +290,38 @@ fn reduction(p: &Problem<'_>) -> Accepted<Reduction> {
     if init.dtype != x.dtype {
         return Err("its initial value is of another type than its operand".into());
     }
-    Ok(Reduction { at: Geometry::new(&op.window, &x.shape, &y.shape), dtype: x.dtype, monoid })
+    Ok(WindowReduction { at: WindowGeometry::new(&op.window, &x.shape, &y.shape), dtype: x.dtype, monoid })
 }
 
 /// The kernel of cumulative reductions.
-pub fn cumulative(p: &Problem<'_>) -> Answer {
-    let Reduction { at, dtype, monoid } = reduction(p)?;
+pub fn cumulative(p: &Problem<'_>) -> CandidateResult {
+    let WindowReduction { at, dtype, monoid } = reduction(p)?;
     let backwards = cumulative_from_end(&at)?;
-    let tile = for_fold(&ScanAt(p.target.level.vectors()), dtype, monoid).ok_or(NO_FOLD)?;
+    let tile = for_fold(&ScanFactory(p.target.level.vectors()), dtype, monoid).ok_or(NO_FOLD)?;
     Ok(Box::new(ScanKernel { at, size: dtype.size(), backwards, tile }))
 }
 
 /// The kernel of any `reduce_window` of one array.
-pub fn reduce_window(p: &Problem<'_>) -> Answer {
-    let Reduction { at, dtype, monoid } = reduction(p)?;
-    let tile = for_fold(&WindowAt(p.target.level.vectors()), dtype, monoid).ok_or(NO_FOLD)?;
+pub fn reduce_window(p: &Problem<'_>) -> CandidateResult {
+    let WindowReduction { at, dtype, monoid } = reduction(p)?;
+    let tile = for_fold(&WindowStripFactory(p.target.level.vectors()), dtype, monoid).ok_or(NO_FOLD)?;
     let weight = at.window_elements().saturating_mul(at.channels);
-    let blocks = Blocks::new(at.row_count(), at.columns.count, weight);
+    let blocks = StripBlocks::new(at.row_count(), at.columns.count, weight);
     Ok(Box::new(WindowKernel { at, size: dtype.size(), blocks, tile }))
 }
 
 /// Makes a [`WindowStrip`].
-struct WindowAt(Level);
-impl ForFold for WindowAt {
+struct WindowStripFactory(Level);
+impl ReduceVisitor for WindowStripFactory {
     type Out = TileFn;
-    fn with<C: Cell, F: Fold<C>>(&self) -> TileFn {
+    fn with<C: StoredElement, F: ReduceFn<C>>(&self) -> TileFn {
         self.0.tile::<WindowStrip<C, F>>()
     }
 }
 
 /// The arguments of [`WindowStrip`].
-struct Strip<'a> {
-    along: Axis,
+struct WindowStripArgs<'a> {
+    along: WindowAxis,
     channels: usize,
     /// Position of the first pixel.
     first: usize,
@@ -327,9 +329,9 @@ struct Strip<'a> {
     rows: &'a [usize],
 }
 
-/// A strip of `n` pixels of the result. `a`: the operand, `b`: a [`Strip`], `c`: the initial value.
+/// A strip of `n` pixels of the result. `a`: the operand, `b`: a [`WindowStripArgs`], `c`: the initial value.
 struct WindowStrip<C, F>(PhantomData<(C, F)>);
-impl<C: Cell, F: Fold<C>> Tile for WindowStrip<C, F> {
+impl<C: StoredElement, F: ReduceFn<C>> TileLoop for WindowStrip<C, F> {
     const EVERY_LEVEL: bool = C::COMMON && F::COMMON;
 
     #[inline(always)]
@@ -337,7 +339,7 @@ impl<C: Cell, F: Fold<C>> Tile for WindowStrip<C, F> {
         // SAFETY: the arguments are those of the type's comment; spans lie inside the operand, which is another array
         // than the result.
         unsafe {
-            let (s, init) = (&*b.cast::<Strip<'_>>(), *c.cast::<C>());
+            let (s, init) = (&*b.cast::<WindowStripArgs<'_>>(), *c.cast::<C>());
             let inside = s.along.inside();
             let mut i = 0;
             while i < n {
@@ -358,7 +360,13 @@ impl<C: Cell, F: Fold<C>> Tile for WindowStrip<C, F> {
 /// Contiguous pixels: the result is the accumulator, and four window elements are folded in each pass over it. (Every
 /// operation of a [`Fold`] rounds to the stored type, so storing between passes changes no bit.)
 #[inline(always)]
-unsafe fn fold_pixels<C: Cell, F: Fold<C>>(out: &mut [C], x: *const C, s: &Strip<'_>, count: usize, init: C) {
+unsafe fn fold_pixels<C: StoredElement, F: ReduceFn<C>>(
+    out: &mut [C],
+    x: *const C,
+    s: &WindowStripArgs<'_>,
+    count: usize,
+    init: C,
+) {
     let n = out.len();
     let mut left = s.rows.len() * count;
     let (mut row, mut column) = (0, 0);
@@ -401,7 +409,7 @@ unsafe fn fold_pixels<C: Cell, F: Fold<C>>(out: &mut [C], x: *const C, s: &Strip
 
 /// Folds four window elements into the accumulators, or, where `FIRST`, into the initial value.
 #[inline(always)]
-fn fold_four<C: Cell, F: Fold<C>, const FIRST: bool>(
+fn fold_four<C: StoredElement, F: ReduceFn<C>, const FIRST: bool>(
     out: &mut [C],
     init: C,
     a: &[C],
@@ -418,16 +426,16 @@ fn fold_four<C: Cell, F: Fold<C>, const FIRST: bool>(
 
 /// `reduce_window`, window by window.
 struct WindowKernel {
-    at: Geometry,
+    at: WindowGeometry,
     size: usize,
-    blocks: Blocks,
+    blocks: StripBlocks,
     tile: TileFn,
 }
 
 impl Kernel for WindowKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let (x, init, out) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
-        let Geometry { columns, channels, .. } = self.at;
+        let WindowGeometry { columns, channels, .. } = self.at;
         let body = |block: usize| {
             let (mut rows, mut current) = (Vec::new(), usize::MAX);
             self.blocks.each(block, |row, first, n| {
@@ -435,7 +443,7 @@ impl Kernel for WindowKernel {
                     self.at.seen_rows(row, &mut rows);
                     current = row;
                 }
-                let strip = Strip { along: columns, channels, first, rows: &rows };
+                let strip = WindowStripArgs { along: columns, channels, first, rows: &rows };
                 let dst = out.at((row * columns.count + first) * channels * self.size);
                 // SAFETY: each strip is written by one call; rows lie inside the operand.
                 unsafe { (self.tile)(dst, x.at(0), (&raw const strip).cast(), init.at(0), n) };
@@ -450,10 +458,10 @@ impl Kernel for WindowKernel {
 
 /// Whether a cumulative reduction begins at the last column (`true`: all windows end there) or at the first one
 /// (`false`: all windows begin there); or why windows are no cumulative reduction.
-fn cumulative_from_end(at: &Geometry) -> Accepted<bool> {
+fn cumulative_from_end(at: &WindowGeometry) -> SelectResult<bool> {
     const OTHER_WINDOWS: &str = "its windows do not all begin, or all end, at the same end of the dimension";
     let w = &at.columns;
-    if !at.rows.iter().all(Axis::is_plain) {
+    if !at.rows.iter().all(WindowAxis::is_plain) {
         return Err("more than one dimension has windows, strides or padding".into());
     }
     if w.stride != 1 || w.base != 1 || w.hole != 1 {
@@ -472,33 +480,33 @@ fn cumulative_from_end(at: &Geometry) -> Accepted<bool> {
     }
 }
 
-/// Makes a [`Scan`].
-struct ScanAt(Level);
-impl ForFold for ScanAt {
+/// Makes a [`CumulativeScan`].
+struct ScanFactory(Level);
+impl ReduceVisitor for ScanFactory {
     type Out = TileFn;
-    fn with<C: Cell, F: Fold<C>>(&self) -> TileFn {
-        self.0.tile::<Scan<C, F>>()
+    fn with<C: StoredElement, F: ReduceFn<C>>(&self) -> TileFn {
+        self.0.tile::<CumulativeScan<C, F>>()
     }
 }
 
-/// The arguments of [`Scan`].
-struct Run {
+/// The arguments of [`CumulativeScan`].
+struct ScanArgs {
     channels: usize,
     /// How many of the channels are reduced.
     width: usize,
     backwards: bool,
 }
 
-/// Cumulative reductions of `n` pixels. `a`: the first pixel, `b`: a [`Run`], `c`: the initial value.
-struct Scan<C, F>(PhantomData<(C, F)>);
-impl<C: Cell, F: Fold<C>> Tile for Scan<C, F> {
+/// Cumulative reductions of `n` pixels. `a`: the first pixel, `b`: a [`ScanArgs`], `c`: the initial value.
+struct CumulativeScan<C, F>(PhantomData<(C, F)>);
+impl<C: StoredElement, F: ReduceFn<C>> TileLoop for CumulativeScan<C, F> {
     const EVERY_LEVEL: bool = C::COMMON && F::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
         // SAFETY: the arguments are those of the type's comment; operand and result are different arrays.
         unsafe {
-            let (r, init) = (&*b.cast::<Run>(), *c.cast::<C>());
+            let (r, init) = (&*b.cast::<ScanArgs>(), *c.cast::<C>());
             let at = |i: usize| if r.backwards { n - 1 - i } else { i } * r.channels;
             if r.width == 1 {
                 let mut acc = init.load();
@@ -523,7 +531,7 @@ impl<C: Cell, F: Fold<C>> Tile for Scan<C, F> {
 }
 
 #[inline(always)]
-fn scan_step<C: Cell, F: Fold<C>>(out: &mut [C], before: &[C], x: &[C]) {
+fn scan_step<C: StoredElement, F: ReduceFn<C>>(out: &mut [C], before: &[C], x: &[C]) {
     for ((y, b), x) in out.iter_mut().zip(before).zip(x) {
         *y = C::store(F::f(b.load(), x.load()));
     }
@@ -531,14 +539,14 @@ fn scan_step<C: Cell, F: Fold<C>>(out: &mut [C], before: &[C], x: &[C]) {
 
 /// Cumulative reductions along the columns.
 struct ScanKernel {
-    at: Geometry,
+    at: WindowGeometry,
     size: usize,
     backwards: bool,
     tile: TileFn,
 }
 
 impl Kernel for ScanKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         const WIDTH: usize = 128;
         let (x, init, out) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
         let (n, channels) = (self.at.columns.count, self.at.channels);
@@ -548,7 +556,7 @@ impl Kernel for ScanKernel {
         let body = |block: usize| {
             for unit in block * group..((block + 1) * group).min(rows * parts) {
                 let from = unit % parts * WIDTH;
-                let run = Run { channels, width: WIDTH.min(channels - from), backwards: self.backwards };
+                let run = ScanArgs { channels, width: WIDTH.min(channels - from), backwards: self.backwards };
                 let at = (unit / parts * n * channels + from) * self.size;
                 // SAFETY: each row and strip of channels is written by one call.
                 unsafe { (self.tile)(out.at(at), x.at(at), (&raw const run).cast(), init.at(0), n) };
@@ -561,21 +569,21 @@ impl Kernel for ScanKernel {
 }
 
 /// Which of two elements a window selects.
-trait Pick: Send + Sync + 'static {
+trait SelectComparison: Send + Sync + 'static {
     /// Whether networks use it, and it is compiled for every level.
     const COMMON: bool;
     fn keeps<T: PartialOrd>(kept: T, other: T) -> bool;
 }
-struct Ge;
-struct Le;
-impl Pick for Ge {
+struct SelectGe;
+struct SelectLe;
+impl SelectComparison for SelectGe {
     const COMMON: bool = true;
     #[inline(always)]
     fn keeps<T: PartialOrd>(kept: T, other: T) -> bool {
         kept >= other
     }
 }
-impl Pick for Le {
+impl SelectComparison for SelectLe {
     const COMMON: bool = false;
     #[inline(always)]
     fn keeps<T: PartialOrd>(kept: T, other: T) -> bool {
@@ -601,8 +609,8 @@ fn direction(select: &Graph) -> Option<Direction> {
 }
 
 /// A `select_and_scatter` as its candidates see it.
-struct Selection {
-    at: Geometry,
+struct SelectAndScatterProblem {
+    at: WindowGeometry,
     dtype: DType,
     /// Elements of the operand.
     elements: usize,
@@ -611,7 +619,7 @@ struct Selection {
 }
 
 /// The `select_and_scatter` of a step.
-fn selection(p: &Problem<'_>) -> Accepted<Selection> {
+fn selection(p: &Problem<'_>) -> SelectResult<SelectAndScatterProblem> {
     let Plan::Op { op: Op::SelectAndScatter(op), .. } = &p.step.kernel else {
         return Err("it is no select_and_scatter".into());
     };
@@ -623,48 +631,48 @@ fn selection(p: &Problem<'_>) -> Accepted<Selection> {
     }
     let direction = direction(&op.select).filter(|d| matches!(d, Direction::Ge | Direction::Le));
     let direction = direction.ok_or("it selects by another comparison than >= or <=")?;
-    let at = Geometry::new(&op.window(), &x.shape, &source.shape);
-    Ok(Selection { at, dtype: x.dtype, elements: x.elements(), direction })
+    let at = WindowGeometry::new(&op.window(), &x.shape, &source.shape);
+    Ok(SelectAndScatterProblem { at, dtype: x.dtype, elements: x.elements(), direction })
 }
 
-impl Selection {
+impl SelectAndScatterProblem {
     /// The loop over strips.
-    fn tile<const DISJOINT: bool>(&self, level: Level) -> Accepted<TileFn> {
+    fn tile<const DISJOINT: bool>(&self, level: Level) -> SelectResult<TileFn> {
         let tile = match self.direction {
-            Direction::Ge => select_tile::<Ge, DISJOINT>(self.dtype, level),
-            _ => select_tile::<Le, DISJOINT>(self.dtype, level),
+            Direction::Ge => select_tile::<SelectGe, DISJOINT>(self.dtype, level),
+            _ => select_tile::<SelectLe, DISJOINT>(self.dtype, level),
         };
         tile.ok_or_else(|| "its elements are no floats and no integers of 32 or 64 bits with sign".into())
     }
 }
 
 /// The kernel for windows that do not overlap.
-pub fn select_and_scatter_disjoint(p: &Problem<'_>) -> Answer {
+pub fn select_and_scatter_disjoint(p: &Problem<'_>) -> CandidateResult {
     let selection = selection(p)?;
     if selection.at.rows.iter().chain([&selection.at.columns]).any(|a| a.stride < a.window) {
         return Err("its windows overlap".into());
     }
     let tile = selection.tile::<true>(p.target.level.vectors())?;
-    let Selection { at, dtype, elements, .. } = selection;
+    let SelectAndScatterProblem { at, dtype, elements, .. } = selection;
     let weight = at.product(|a| a.stride).saturating_mul(at.channels);
-    let blocks = Blocks::new(at.row_count(), at.columns.count, weight);
+    let blocks = StripBlocks::new(at.row_count(), at.columns.count, weight);
     Ok(Box::new(DisjointKernel { at, elements, size: dtype.size(), blocks, tile }))
 }
 
 /// The kernel for any windows.
-pub fn select_and_scatter(p: &Problem<'_>) -> Answer {
+pub fn select_and_scatter(p: &Problem<'_>) -> CandidateResult {
     let selection = selection(p)?;
     let tile = selection.tile::<false>(p.target.level.vectors())?;
-    let Selection { at, dtype, elements, .. } = selection;
+    let SelectAndScatterProblem { at, dtype, elements, .. } = selection;
     Ok(Box::new(OverlapKernel { at, elements, size: dtype.size(), tile }))
 }
 
-fn select_tile<P: Pick, const DISJOINT: bool>(dtype: DType, level: Level) -> Option<TileFn> {
+fn select_tile<P: SelectComparison, const DISJOINT: bool>(dtype: DType, level: Level) -> Option<TileFn> {
     match dtype {
         DType::F32 => Some(level.tile::<SelectStrip<f32, P, DISJOINT>>()),
         DType::F64 => Some(level.tile::<SelectStrip<f64, P, DISJOINT>>()),
-        DType::BF16 => Some(level.tile::<SelectStrip<Bf16, P, DISJOINT>>()),
-        DType::F16 => Some(level.tile::<SelectStrip<F16, P, DISJOINT>>()),
+        DType::BF16 => Some(level.tile::<SelectStrip<Bf16Bits, P, DISJOINT>>()),
+        DType::F16 => Some(level.tile::<SelectStrip<F16Bits, P, DISJOINT>>()),
         DType::I32 => Some(level.tile::<SelectStrip<i32, P, DISJOINT>>()),
         DType::I64 => Some(level.tile::<SelectStrip<i64, P, DISJOINT>>()),
         _ => None,
@@ -673,7 +681,7 @@ fn select_tile<P: Pick, const DISJOINT: bool>(dtype: DType, level: Level) -> Opt
 
 /// The arguments of [`SelectStrip`].
 struct SelectArgs<'a> {
-    along: Axis,
+    along: WindowAxis,
     channels: usize,
     /// The range of channels to compute.
     part: [usize; 2],
@@ -691,9 +699,9 @@ struct SelectArgs<'a> {
 /// initial value. `DISJOINT`: windows do not overlap, and every element that the strip owns is written. Otherwise the
 /// result holds initial values or sums, and source elements are added to it.
 struct SelectStrip<C, P, const DISJOINT: bool>(PhantomData<(C, P)>);
-impl<C: Cell, P: Pick, const DISJOINT: bool> Tile for SelectStrip<C, P, DISJOINT>
+impl<C: StoredElement, P: SelectComparison, const DISJOINT: bool> TileLoop for SelectStrip<C, P, DISJOINT>
 where
-    Add: Fold<C>,
+    Add: ReduceFn<C>,
 {
     const EVERY_LEVEL: bool = C::COMMON && P::COMMON;
 
@@ -741,7 +749,7 @@ struct WindowChannels<'a, C> {
 
 /// Writes the initial value to elements that the strip owns and that are in no window.
 #[inline(always)]
-unsafe fn fill_gaps<C: Cell>(
+unsafe fn fill_gaps<C: StoredElement>(
     out: *mut C,
     s: &SelectArgs<'_>,
     owned: [usize; 2],
@@ -767,13 +775,13 @@ unsafe fn fill_gaps<C: Cell>(
 
 /// Any window: one pass finds the argmax of each lane, a second one writes or adds the source.
 #[inline(always)]
-unsafe fn select_any<C: Cell, P: Pick, const DISJOINT: bool>(
+unsafe fn select_any<C: StoredElement, P: SelectComparison, const DISJOINT: bool>(
     out: *mut C,
     x: *const C,
     s: &SelectArgs<'_>,
     w: &WindowChannels<'_, C>,
 ) where
-    Add: Fold<C>,
+    Add: ReduceFn<C>,
 {
     let (start, n) = (w.inside[0] * s.channels + w.at, w.source.len());
     let columns = (0..w.inside[1] - w.inside[0]).map(|k| start + k * s.channels);
@@ -805,13 +813,13 @@ unsafe fn select_any<C: Cell, P: Pick, const DISJOINT: bool>(
 
 /// Disjoint windows of 2×2, the usual ones of max pooling: one pass, in registers.
 #[inline(always)]
-unsafe fn select_2x2<C: Cell, P: Pick>(
+unsafe fn select_2x2<C: StoredElement, P: SelectComparison>(
     out: *mut C,
     x: *const C,
     s: &SelectArgs<'_>,
     w: &WindowChannels<'_, C>,
 ) where
-    Add: Fold<C>,
+    Add: ReduceFn<C>,
 {
     let (start, n) = (w.inside[0] * s.channels + w.at, w.source.len());
     let [a, b] = [s.seen[0] + start, s.seen[1] + start];
@@ -827,7 +835,7 @@ unsafe fn select_2x2<C: Cell, P: Pick>(
 // One `&mut` for each array tells the compiler that they do not overlap, so that it vectorises the loop.
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
-fn four<C: Cell, P: Pick>(
+fn four<C: StoredElement, P: SelectComparison>(
     y0: &mut [C],
     y1: &mut [C],
     y2: &mut [C],
@@ -838,7 +846,7 @@ fn four<C: Cell, P: Pick>(
     x3: &[C],
     w: &WindowChannels<'_, C>,
 ) where
-    Add: Fold<C>,
+    Add: ReduceFn<C>,
 {
     let (n, none) = (w.source.len(), w.init);
     let (y0, y1, y2, y3) = (&mut y0[..n], &mut y1[..n], &mut y2[..n], &mut y3[..n]);
@@ -860,18 +868,18 @@ fn four<C: Cell, P: Pick>(
 
 /// `select_and_scatter` of disjoint windows: each element of the result is written once, by the strip that owns it.
 struct DisjointKernel {
-    at: Geometry,
+    at: WindowGeometry,
     elements: usize,
     size: usize,
-    blocks: Blocks,
+    blocks: StripBlocks,
     tile: TileFn,
 }
 
 impl Kernel for DisjointKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let [x, source, init] = [0, 1, 2].map(|k| Ptr::of(io.inputs[k]));
         let out = Ptr(io.outputs[0]);
-        let Geometry { columns, channels, .. } = self.at;
+        let WindowGeometry { columns, channels, .. } = self.at;
         if self.blocks.rows * columns.count == 0 {
             // SAFETY: the initial value is a scalar of the result's element type.
             unsafe { fill(cx, out.at(0), self.elements, self.size, init.at(0)) };
@@ -905,7 +913,7 @@ impl Kernel for DisjointKernel {
 /// `select_and_scatter` of any windows: tasks are images, or strips of channels of a single image. Each adds in the
 /// order of the windows, so results do not depend on the number of threads.
 struct OverlapKernel {
-    at: Geometry,
+    at: WindowGeometry,
     elements: usize,
     size: usize,
     tile: TileFn,
@@ -916,7 +924,7 @@ impl OverlapKernel {
     /// sums.
     unsafe fn add(&self, io: [Ptr; 4], rows: std::ops::Range<usize>, part: [usize; 2]) {
         let [x, source, init, out] = io;
-        let Geometry { columns, channels, .. } = self.at;
+        let WindowGeometry { columns, channels, .. } = self.at;
         let mut seen = Vec::new();
         for row in rows {
             self.at.seen_rows(row, &mut seen);
@@ -930,7 +938,7 @@ impl OverlapKernel {
 }
 
 impl Kernel for OverlapKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         const WIDTH: usize = 64;
         let [x, source, init] = [0, 1, 2].map(|k| Ptr::of(io.inputs[k]));
         let out = Ptr(io.outputs[0]);

@@ -9,13 +9,13 @@
 //! neither on the number of threads nor on the vector width. bf16 and f16 are reduced in f32 and rounded once. A lane
 //! is an element in the type in which it is reduced.
 
-use crate::kernel::elementwise::{Program, Registers, TILE, store};
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
+use crate::kernel::elementwise::{ElementwiseProgram, RegisterAddresses, TILE, store};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
 use crate::simd::jit;
-use crate::simd::jit::Sink;
+use crate::simd::jit::ResultSink;
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{lane_size, lanes_mut, narrow, widen};
-use crate::simd::reduce_loops::{LANES, Loops, loops_of};
+use crate::simd::reduce_loops::{LANES, ReduceLoops, loops_of};
 use smallvec::SmallVec;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -38,9 +38,9 @@ const ACCUMULATORS: usize = (if COLUMNS > LANES { COLUMNS } else { LANES }) * 8;
 
 /// A mixed-radix walk over some dimensions: their sizes and strides, in elements.
 #[derive(Default)]
-struct Walk(Vec<(usize, usize)>);
+struct MixedRadixWalk(Vec<(usize, usize)>);
 
-impl Walk {
+impl MixedRadixWalk {
     fn count(&self) -> usize {
         self.0.iter().map(|d| d.0).product()
     }
@@ -58,8 +58,8 @@ impl Walk {
 
 /// A bound reduction.
 pub struct ReduceKernel {
-    program: Program,
-    loops: Loops,
+    program: ElementwiseProgram,
+    loops: ReduceLoops,
     dtype: DType,
     /// Bytes of a lane.
     lane: usize,
@@ -68,9 +68,9 @@ pub struct ReduceKernel {
     widen: Option<TileFn>,
     narrow: Option<TileFn>,
     /// Dimensions that are kept, without `inner`.
-    kept: Walk,
+    kept: MixedRadixWalk,
     /// Dimensions that are folded, without `inner`.
-    folded: Walk,
+    folded: MixedRadixWalk,
     /// Size of the innermost merged dimension, and whether it is folded.
     inner: usize,
     inner_folded: bool,
@@ -114,18 +114,18 @@ impl ReduceKernel {
         }
         let (inner, inner_folded) = runs.pop().unwrap_or((1, false));
         let mut stride = inner;
-        let (mut kept_walk, mut folded_walk) = (Walk::default(), Walk::default());
+        let (mut kept_walk, mut folded_walk) = (MixedRadixWalk::default(), MixedRadixWalk::default());
         for &(size, f) in runs.iter().rev() {
             if f { &mut folded_walk } else { &mut kept_walk }.0.insert(0, (size, stride));
             stride *= size;
         }
-        let sink = if inner_folded { Sink::Along(monoid) } else { Sink::Across(monoid) };
+        let sink = if inner_folded { ResultSink::Along(monoid) } else { ResultSink::Across(monoid) };
         let in_order = inner_folded && folded_walk.0.is_empty() && kept_walk.0.len() <= 1;
         let together = if in_order && (1..=SHORT).contains(&inner) { TILE / inner } else { 1 };
         // Machine code reduces one row per call, so short rows are left to the interpreter.
         let fuse = fuse && together == 1;
         ReduceKernel {
-            program: Program::new(map, sink, inner, level, fuse),
+            program: ElementwiseProgram::new(map, sink, inner, level, fuse),
             loops: loops_of(monoid, dtype, level),
             dtype,
             lane: lane_size(dtype),
@@ -209,22 +209,22 @@ impl ReduceKernel {
 }
 
 /// One thread's state: accumulators, registers of the program, addresses.
-struct Worker<'a> {
+struct FoldWorker<'a> {
     k: &'a ReduceKernel,
     acc: *mut u8,
     scratch: *mut u8,
-    regs: Registers,
+    regs: RegisterAddresses,
     inputs: SmallVec<[*const u8; 8]>,
     /// The array, if the program only loads one whose elements are lanes already.
     plain: Option<*const u8>,
 }
 
-impl<'a> Worker<'a> {
-    fn new(k: &'a ReduceKernel, inputs: &[Ptr], memory: *mut u8) -> Worker<'a> {
+impl<'a> FoldWorker<'a> {
+    fn new(k: &'a ReduceKernel, inputs: &[Ptr], memory: *mut u8) -> FoldWorker<'a> {
         let scratch = memory.wrapping_add(k.stores() * ACCUMULATORS);
         let inputs: SmallVec<[*const u8; 8]> = inputs.iter().map(|p| p.at(0).cast_const()).collect();
         let plain = k.program.is_plain().map(|i| inputs[i]);
-        Worker { k, acc: memory, scratch, regs: k.program.start(scratch), inputs, plain }
+        FoldWorker { k, acc: memory, scratch, regs: k.program.start(scratch), inputs, plain }
     }
 
     /// Computes elements `start..start + n` tile by tile and calls `f(accumulators, lanes, offset in the range,
@@ -256,7 +256,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// [`Worker::elements`] by machine code.
+    /// [`FoldWorker::elements`] by machine code.
     unsafe fn fused_elements(&mut self, start: usize, n: usize) {
         let (k, acc) = (self.k, self.acc);
         let mut done = 0;
@@ -371,7 +371,7 @@ impl Kernel for ReduceKernel {
         self.stores() * self.parts() * self.outputs() * self.lane + 64
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let (operands, inits) = io.inputs.split_at(io.inputs.len() - self.stores());
         let inputs: Vec<Ptr> = operands.iter().map(|&p| Ptr::of(p)).collect();
         let (partial, parts, outputs) = (Ptr(io.scratch), self.parts(), self.outputs());
@@ -390,7 +390,7 @@ impl Kernel for ReduceKernel {
             let (o_block, rest) = (block / (parts * strips), block % (parts * strips));
             let (part, strip) = (rest / strips, rest % strips);
             with_scratch(each, |memory| {
-                let mut w = Worker::new(self, &inputs, memory);
+                let mut w = FoldWorker::new(self, &inputs, memory);
                 let range = o_block * group..((o_block + 1) * group).min(self.kept.count());
                 if self.inner_folded && parts == 1 {
                     // SAFETY: scratch holds `parts · outputs` lanes per store; this block writes those of its range.
@@ -446,7 +446,7 @@ impl ReduceKernel {
         let apart = count * self.lane;
         with_scratch(each + self.stores() * apart, |memory| {
             let partial = Ptr(memory.wrapping_add(each));
-            let mut w = Worker::new(self, &inputs, memory);
+            let mut w = FoldWorker::new(self, &inputs, memory);
             // SAFETY: scratch holds `count` lanes per store after the worker's memory.
             unsafe { w.rows(range.clone(), partial.at(0), apart) };
             for (s, (&init, &out)) in inits.iter().zip(outputs).enumerate() {
@@ -468,7 +468,7 @@ impl ReduceKernel {
         let apart = self.inner * self.lane;
         with_scratch(each + self.stores() * apart, |memory| {
             let partial = Ptr(memory.wrapping_add(each));
-            let mut w = Worker::new(self, &inputs, memory);
+            let mut w = FoldWorker::new(self, &inputs, memory);
             // SAFETY: scratch holds a lane per column and store after the worker's memory.
             unsafe { w.columns(0, 0..self.folded.count(), 0, self.inner, partial.at(0), apart) };
             for (s, (&init, &out)) in inits.iter().zip(outputs).enumerate() {

@@ -8,7 +8,7 @@ pub mod rows_transposed;
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::kernels::reduce::rows::RowsKernel;
 use crate::kernels::reduce::rows_transposed::RowsTransposed;
-use crate::select::{AVX2_UP, Candidate, EVERY, Family, Problem, answer};
+use crate::select::{AVX2_UP, EVERY, Family, KernelCandidate, Problem, answer};
 use crate::simd::jit;
 use systole_compile::Kernel;
 
@@ -27,7 +27,7 @@ pub static FAMILY: Family = Family {
     takes: |step| matches!(step.kernel, Kernel::Reduce { .. } | Kernel::Rows(_)),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("rows_transposed", EVERY, "rows of 2 to 32 elements: blocks of rows are transposed, \
+        KernelCandidate::new("rows_transposed", EVERY, "rows of 2 to 32 elements: blocks of rows are transposed, \
              so that SIMD lanes hold different rows",
             |p| match &p.step.kernel {
                 Kernel::Rows(r) => answer(
@@ -36,13 +36,13 @@ pub static FAMILY: Family = Family {
                 ),
                 _ => Err("it is no program of rows".into()),
             }),
-        Candidate::new("rows", EVERY, "all maps and reductions of a few rows before the next rows, whose \
+        KernelCandidate::new("rows", EVERY, "all maps and reductions of a few rows before the next rows, whose \
              intermediate values stay in L1",
             |p| match &p.step.kernel {
                 Kernel::Rows(r) => Ok(Box::new(RowsKernel::new(r, p.step, p.target.programs()))),
                 _ => Err("it is no program of rows".into()),
             }),
-        Candidate::new("jit", AVX2_UP, "reductions in machine code made at run time, which also computes the \
+        KernelCandidate::new("jit", AVX2_UP, "reductions in machine code made at run time, which also computes the \
              operand in registers",
             |p| {
                 if !jit::is_wanted() {
@@ -54,7 +54,7 @@ pub static FAMILY: Family = Family {
                 }
                 Ok(Box::new(kernel))
             }),
-        Candidate::new("interpreted", EVERY, "reductions over tiles that vectorised loops have computed; \
+        KernelCandidate::new("interpreted", EVERY, "reductions over tiles that vectorised loops have computed; \
              takes every reduction",
             |p| Ok(Box::new(fold(p, false)?))),
     ],

@@ -6,13 +6,13 @@ mod rng_types;
 mod threefry;
 
 use crate::kernels::rng::rng_types::Draw;
-use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
+use crate::select::{EVERY, Family, KernelCandidate, Problem, SelectResult};
 use systole_compile::Kernel as Plan;
 use systole_ir::Op;
 use systole_ir::op::{RngAlgorithm, RngBitGenerator};
 
 /// The draw of a step that uses the wanted algorithm, or why there is none.
-fn draw<'a>(p: &Problem<'a>, wanted: RngAlgorithm) -> Accepted<Draw<'a>> {
+fn draw<'a>(p: &Problem<'a>, wanted: RngAlgorithm) -> SelectResult<Draw<'a>> {
     let Plan::Op { op: Op::RngBitGenerator(RngBitGenerator { algorithm, .. }), .. } = &p.step.kernel else {
         return Err("it draws no random bits".into());
     };
@@ -33,12 +33,12 @@ pub static FAMILY: Family = Family {
     takes: |step| matches!(&step.kernel, Plan::Op { op: Op::RngBitGenerator(_), .. }),
     #[rustfmt::skip]
     candidates: &[
-        Candidate::new("philox", EVERY, "Philox4x32-10: four words of each counter, many counters in vectors",
+        KernelCandidate::new("philox", EVERY, "Philox4x32-10: four words of each counter, many counters in vectors",
             |p| {
                 let draw = draw(p, RngAlgorithm::Philox)?;
                 Ok(Box::new(philox::PhiloxKernel::new(&draw, p.target.level.vectors())))
             }),
-        Candidate::new("threefry", EVERY, "Threefry2x32-20: two words of each counter, many counters in \
+        KernelCandidate::new("threefry", EVERY, "Threefry2x32-20: two words of each counter, many counters in \
              vectors",
             |p| {
                 let draw = draw(p, RngAlgorithm::ThreeFry)?;

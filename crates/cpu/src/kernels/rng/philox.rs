@@ -1,10 +1,10 @@
 //! Random bits by Philox4x32-10. Counters are independent, so blocks of them run in parallel. The vector loop is
 //! `simd/philox.rs`.
 
-use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use crate::kernels::rng::rng_types::{BLOCK, BUFFER, Draw};
 use crate::simd::level::{Level, TileFn};
-use crate::simd::philox::{Philox, Start, start_of};
+use crate::simd::philox::{Philox, PhiloxStart, start_of};
 use systole_ir::Result;
 
 /// A bound draw.
@@ -33,7 +33,7 @@ impl PhiloxKernel {
     }
 
     /// Writes `n` elements to `out`, beginning with the counter in `start`.
-    unsafe fn draw(&self, mut start: Start, out: Ptr, n: usize) {
+    unsafe fn draw(&self, mut start: PhiloxStart, out: Ptr, n: usize) {
         let per_counter = self.per_counter();
         // For elements of 32 and 64 bits the words are the result's memory, so whole counters are written there
         // directly.
@@ -77,10 +77,10 @@ unsafe fn narrow<T>(words: &[u32], n: usize, out: *mut u8, low: impl Fn(u32) -> 
 }
 
 impl Kernel for PhiloxKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: the op's state is an array of `state_words` u64.
         let state = unsafe { std::slice::from_raw_parts(io.inputs[0].cast::<u64>(), self.state_words) };
-        let Start { key, counter } = start_of(state);
+        let PhiloxStart { key, counter } = start_of(state);
         let per_counter = self.per_counter();
         let used = self.elements.div_ceil(per_counter);
         let next = counter.wrapping_add(used as u128);
@@ -90,7 +90,7 @@ impl Kernel for PhiloxKernel {
         let (bits, per_block) = (Ptr(io.outputs[1]), BLOCK * per_counter);
         let body = |block: usize| {
             let from = block * per_block;
-            let start = Start { key, counter: counter.wrapping_add((block * BLOCK) as u128) };
+            let start = PhiloxStart { key, counter: counter.wrapping_add((block * BLOCK) as u128) };
             // SAFETY: blocks are disjoint ranges of the result's elements.
             unsafe { self.draw(start, Ptr(bits.at(from * self.size)), per_block.min(self.elements - from)) };
         };

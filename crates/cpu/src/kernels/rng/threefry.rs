@@ -4,20 +4,20 @@
 //! algorithm does, so they are not neighbours in memory unless that dimension is the innermost one; the words go
 //! through a buffer.
 
-use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use crate::kernels::rng::rng_types::{BLOCK, BUFFER};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::lanes_mut;
-use crate::simd::philox::{Start, halves, runs};
+use crate::simd::philox::{PhiloxStart, halves, runs};
 use systole_ir::{Result, TensorType};
 
 /// Writes two words for each of `n` counters to `dst`; `a`: the [`Start`].
 struct Threefry;
-impl Tile for Threefry {
+impl TileLoop for Threefry {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: by the promises of `Tile::run`, `a` is a `Start` and `dst` has room for `n` pairs of words.
-        let (start, out) = unsafe { (&*a.cast::<Start>(), lanes_mut::<[u32; 2]>(dst, n)) };
+        let (start, out) = unsafe { (&*a.cast::<PhiloxStart>(), lanes_mut::<[u32; 2]>(dst, n)) };
         let [k0, k1] = halves(start.key);
         let keys = [k0, k1, 0x1BD1_1BDA ^ k0 ^ k1];
         runs(start.counter, n, |[a, b, ..], range| {
@@ -111,7 +111,7 @@ impl ThreefryKernel {
 }
 
 impl Kernel for ThreefryKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: the op's state is two u64.
         let [key, counter] = unsafe { *io.inputs[0].cast::<[u64; 2]>() };
         // SAFETY: the next state has the same type.
@@ -122,7 +122,7 @@ impl Kernel for ThreefryKernel {
             for from in (block * BLOCK..end).step_by(BUFFER) {
                 let mut words = [[0u32; 2]; BUFFER];
                 let words = &mut words[..BUFFER.min(end - from)];
-                let start = Start { key, counter: counter.wrapping_add(from as u64) as u128 };
+                let start = PhiloxStart { key, counter: counter.wrapping_add(from as u64) as u128 };
                 let a = (&raw const start).cast();
                 // SAFETY: the counters are below `self.counters`; different counters write different elements.
                 unsafe {

@@ -1,40 +1,40 @@
 //! Products of rows and panels of signed bytes on tile registers. The results of one block are rounded and stored between the
 //! products of the next: the registers multiply while vectors do the rest.
 
-use crate::simd::amx::tile::{Config, LANES, LINE, Signed, Unit, dots};
-use crate::simd::int8::accumulator_block::{Block, Sums, finish};
-use crate::simd::int8::i32x16::Lanes;
+use crate::simd::amx::tile::{LANES, LINE, SignedDot, TileConfig, TileUnit, dots};
+use crate::simd::int8::accumulator_block::{AccumulatorBlock, SumsBuffer, finish};
+use crate::simd::int8::i32x16::I32x16;
 use crate::simd::int8::{COLUMNS, ROWS};
 
 /// The kernels of one unit. A thread that calls `blocks` has configured its registers.
 #[derive(Clone, Copy)]
-pub struct Bytes {
+pub struct AmxInt8Kernels {
     pub configure: unsafe fn(),
     pub release: unsafe fn(),
     /// Blocks whose operands are signed bytes.
-    pub blocks: unsafe fn(&[Block<'_>]),
+    pub blocks: unsafe fn(&[AccumulatorBlock<'_>]),
 }
 
-unsafe fn configure<U: Unit>() {
+unsafe fn configure<U: TileUnit>() {
     // SAFETY: the caller's machine has the unit.
-    unsafe { U::configure(&Config::of_rows(LANES)) };
+    unsafe { U::configure(&TileConfig::of_rows(LANES)) };
 }
 
 /// Bytes from a word of a panel to the next.
 const PANEL: usize = COLUMNS * 4;
 
 /// A block whose products are done, and the next of its rows to be finished.
-struct Before<'a, 'b> {
-    block: &'a Block<'b>,
-    sums: *mut Sums,
+struct PendingBlock<'a, 'b> {
+    block: &'a AccumulatorBlock<'b>,
+    sums: *mut SumsBuffer,
     row: usize,
     /// Whether its sums, whole tiles, are still in registers.
     is_held: bool,
 }
 
-impl Before<'_, '_> {
+impl PendingBlock<'_, '_> {
     #[inline(always)]
-    unsafe fn finish<L: Lanes>(&mut self, rows: usize) {
+    unsafe fn finish<L: I32x16>(&mut self, rows: usize) {
         let to = (self.row + rows).min(self.block.rows);
         // SAFETY: by the promise of `Block`; the sums have been stored.
         unsafe { finish::<L>(self.block, &*self.sums, self.row, to) };
@@ -44,7 +44,7 @@ impl Before<'_, '_> {
 
 /// Stores the sums of a register.
 #[inline(always)]
-unsafe fn store<U: Unit, const T: u8>(sums: *mut Sums) {
+unsafe fn store<U: TileUnit, const T: u8>(sums: *mut SumsBuffer) {
     let (down, across) = (usize::from(T / 2), usize::from(T % 2));
     // SAFETY: by the caller's promise that this is a buffer of sums.
     unsafe { U::store::<T>((*sums).row_mut(down * LANES).cast::<u8>().add(across * LINE), PANEL) };
@@ -52,7 +52,7 @@ unsafe fn store<U: Unit, const T: u8>(sums: *mut Sums) {
 
 /// Stores the sums that a register holds, if any, and begins new ones.
 #[inline(always)]
-unsafe fn begin<U: Unit, const T: u8>(bias: *const u8, held: Option<*mut Sums>) {
+unsafe fn begin<U: TileUnit, const T: u8>(bias: *const u8, held: Option<*mut SumsBuffer>) {
     // SAFETY: by the caller's promise; all rows of a tile of sums begin as the same line.
     unsafe {
         if let Some(sums) = held {
@@ -64,7 +64,11 @@ unsafe fn begin<U: Unit, const T: u8>(bias: *const u8, held: Option<*mut Sums>) 
 
 /// Loads the operands of a step: rows from `a`, columns from `b`.
 #[inline(always)]
-unsafe fn load<U: Unit, const R: bool, const C: bool>(t: &Block<'_>, a: *const u8, b: *const u8) {
+unsafe fn load<U: TileUnit, const R: bool, const C: bool>(
+    t: &AccumulatorBlock<'_>,
+    a: *const u8,
+    b: *const u8,
+) {
     // SAFETY: by the promise of `Block`.
     unsafe {
         U::load::<6>(b, PANEL);
@@ -80,7 +84,11 @@ unsafe fn load<U: Unit, const R: bool, const C: bool>(t: &Block<'_>, a: *const u
 
 /// The products of a step. Each register is loaded for the next, from `a` and `b`, as soon as its last product has been issued.
 #[inline(always)]
-unsafe fn step<U: Unit, const R: bool, const C: bool>(t: &Block<'_>, a: *const u8, b: *const u8) {
+unsafe fn step<U: TileUnit, const R: bool, const C: bool>(
+    t: &AccumulatorBlock<'_>,
+    a: *const u8,
+    b: *const u8,
+) {
     // SAFETY: by the promise of `Block`.
     unsafe {
         U::signed::<0, 4, 6>();
@@ -107,10 +115,10 @@ unsafe fn step<U: Unit, const R: bool, const C: bool>(t: &Block<'_>, a: *const u
 /// The products of a block of up to two by two tiles, and meanwhile the end of the one before it. Sums of whole blocks stay in
 /// their registers: they are stored between the first products of the next.
 #[inline(always)]
-unsafe fn products<U: Unit, L: Lanes, const R: bool, const C: bool>(
-    t: &Block<'_>,
-    sums: *mut Sums,
-    mut before: Option<Before<'_, '_>>,
+unsafe fn products<U: TileUnit, L: I32x16, const R: bool, const C: bool>(
+    t: &AccumulatorBlock<'_>,
+    sums: *mut SumsBuffer,
+    mut before: Option<PendingBlock<'_, '_>>,
 ) {
     let Some((first, more)) = t.steps.split_first() else { return };
     let each = before.as_ref().map_or(0, |b| b.block.rows.div_ceil(more.len().max(1)));
@@ -140,7 +148,7 @@ unsafe fn products<U: Unit, L: Lanes, const R: bool, const C: bool>(
                 before.finish::<L>(each);
             }
         }
-        dots::<U, Signed, R, C>();
+        dots::<U, SignedDot, R, C>();
         if let Some(before) = &mut before {
             before.finish::<L>(ROWS);
         }
@@ -152,7 +160,7 @@ unsafe fn products<U: Unit, L: Lanes, const R: bool, const C: bool>(
 
 /// Stores the sums of a block.
 #[inline(always)]
-unsafe fn store_all<U: Unit, const R: bool, const C: bool>(sums: *mut Sums) {
+unsafe fn store_all<U: TileUnit, const R: bool, const C: bool>(sums: *mut SumsBuffer) {
     // SAFETY: by the caller's promise.
     unsafe {
         store::<U, 0>(sums);
@@ -170,11 +178,11 @@ unsafe fn store_all<U: Unit, const R: bool, const C: bool>(sums: *mut Sums) {
 
 /// All blocks.
 #[inline(always)]
-unsafe fn blocks<U: Unit, L: Lanes>(all: &[Block<'_>]) {
-    let mut buffers = [Sums::new(), Sums::new()];
+unsafe fn blocks<U: TileUnit, L: I32x16>(all: &[AccumulatorBlock<'_>]) {
+    let mut buffers = [SumsBuffer::new(), SumsBuffer::new()];
     let [even, odd] = &mut buffers;
-    let (mut own, mut other): (*mut Sums, *mut Sums) = (even, odd);
-    let mut before: Option<Before<'_, '_>> = None;
+    let (mut own, mut other): (*mut SumsBuffer, *mut SumsBuffer) = (even, odd);
+    let mut before: Option<PendingBlock<'_, '_>> = None;
     for block in all {
         let (is_tall, is_wide) = (block.rows > LANES, block.columns > LANES);
         // SAFETY: by the caller's promise.
@@ -186,7 +194,7 @@ unsafe fn blocks<U: Unit, L: Lanes>(all: &[Block<'_>]) {
                 (false, false) => products::<U, L, false, false>(block, own, before),
             }
         }
-        before = Some(Before { block, sums: own, row: 0, is_held: is_tall && is_wide });
+        before = Some(PendingBlock { block, sums: own, row: 0, is_held: is_tall && is_wide });
         std::mem::swap(&mut own, &mut other);
     }
     if let Some(mut last) = before {
@@ -202,24 +210,24 @@ unsafe fn blocks<U: Unit, L: Lanes>(all: &[Block<'_>]) {
 
 /// The machine's registers.
 #[cfg(target_arch = "x86_64")]
-pub static HARDWARE: Bytes = {
+pub static HARDWARE: AmxInt8Kernels = {
     use crate::simd::amx::unit::Hardware;
     #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
-    unsafe fn all(all: &[Block<'_>]) {
+    unsafe fn all(all: &[AccumulatorBlock<'_>]) {
         // SAFETY: by the caller's promise.
         unsafe { blocks::<Hardware, std::arch::x86_64::__m512i>(all) }
     }
-    Bytes { configure: configure::<Hardware>, release: Hardware::release, blocks: all }
+    AmxInt8Kernels { configure: configure::<Hardware>, release: Hardware::release, blocks: all }
 };
 
 /// Registers of a program, for tests.
 #[cfg(test)]
-pub static EMULATED: Bytes = {
+pub static EMULATED: AmxInt8Kernels = {
     use crate::simd::amx::emulated::Emulated;
-    use crate::simd::int8::i32x16::Plain;
-    unsafe fn all(all: &[Block<'_>]) {
+    use crate::simd::int8::i32x16::PortableI32x16;
+    unsafe fn all(all: &[AccumulatorBlock<'_>]) {
         // SAFETY: by the caller's promise.
-        unsafe { blocks::<Emulated, Plain>(all) }
+        unsafe { blocks::<Emulated, PortableI32x16>(all) }
     }
-    Bytes { configure: configure::<Emulated>, release: Emulated::release, blocks: all }
+    AmxInt8Kernels { configure: configure::<Emulated>, release: Emulated::release, blocks: all }
 };

@@ -23,17 +23,17 @@ mod unit;
 
 #[cfg(test)]
 pub use crate::simd::amx::emulated::EMULATED;
-pub use crate::simd::amx::kernels::{AT_MOST, Kernels};
+pub use crate::simd::amx::kernels::{AT_MOST, AmxKernels};
 pub use crate::simd::amx::tile::{LANES, LINE};
 
-use crate::simd::gemm::{Element, Left, Shape, Tile};
+use crate::simd::gemm::{GemmElement, GemmTile, LhsLayout, MicrokernelShape};
 use crate::simd::level::Level;
 use crate::simd::math;
 use crate::simd::pack::{PackFn, PanelArgs};
 use systole_ir::DType;
 
 /// The kernels of a level, if it has tile registers.
-pub fn kernels_of(level: Level) -> Option<&'static Kernels> {
+pub fn kernels_of(level: Level) -> Option<&'static AmxKernels> {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Amx {
         return Some(&unit::HARDWARE);
@@ -63,7 +63,7 @@ pub fn is_available() -> bool {
 
 /// Checks small products of integers against exact sums: some virtual machines report the instructions but do not
 /// implement them, and must not spoil results.
-fn computes_right(kernels: &Kernels) -> bool {
+fn computes_right(kernels: &AmxKernels) -> bool {
     let pair = |x: i32| u32::from(math::to_bf16(x as f32));
     let byte = |x: i32| u32::from(x as u8);
     trial(&kernels.bf16, DType::BF16, (-5, 11), pair, |sum| sum as f32)
@@ -75,7 +75,7 @@ fn computes_right(kernels: &Kernels) -> bool {
 const SIZE: usize = 2 * LANES;
 
 /// One operand of a trial product, packed to `k` words along K.
-fn packed<T: Element>(
+fn packed<T: GemmElement>(
     stored: DType,
     lanes: &[i32],
     bits: impl Fn(i32) -> u32,
@@ -96,8 +96,8 @@ fn packed<T: Element>(
 
 /// Whether one product `[32, K] · [K, 32]` is exact. Its elements are `count` integers from `least` on; `bits` gives
 /// their representation, of which `stored` says how many bytes are stored.
-fn trial<T: Element + PartialEq>(
-    shape: &Shape<T>,
+fn trial<T: GemmElement + PartialEq>(
+    shape: &MicrokernelShape<T>,
     stored: DType,
     (least, count): (i32, usize),
     bits: impl Fn(i32) -> u32,
@@ -113,7 +113,7 @@ fn trial<T: Element + PartialEq>(
     let (rows, columns) = (lanes(7), lanes(11));
     let (a, b) = (packed(&rows, pack_left), packed(&columns, pack_right));
     let mut c = [T::default(); SIZE * SIZE];
-    let tile = Tile {
+    let tile = GemmTile {
         k,
         rows: SIZE,
         a: a.as_ptr(),
@@ -136,7 +136,7 @@ fn trial<T: Element + PartialEq>(
         // SAFETY: the caller's kernels are of this machine; operands and result have the tile's sizes.
         unsafe {
             (registers.configure)(SIZE);
-            shape.kernel(SIZE, Left::Packed, SIZE)(&tile);
+            shape.kernel(SIZE, LhsLayout::Packed, SIZE)(&tile);
             (registers.release)();
         }
     }
@@ -155,9 +155,9 @@ mod tests {
     fn a_wrong_unit_is_found_out() {
         assert!(computes_right(&EMULATED));
         // Treats bytes above 127 as negative.
-        let wrong = Kernels { unsigned: EMULATED.signed, ..EMULATED };
+        let wrong = AmxKernels { unsigned: EMULATED.signed, ..EMULATED };
         assert!(!computes_right(&wrong));
-        let wrong = Kernels { bf16: EMULATED.split, ..EMULATED };
+        let wrong = AmxKernels { bf16: EMULATED.split, ..EMULATED };
         assert!(!computes_right(&wrong));
     }
 

@@ -13,15 +13,15 @@ use systole_ir::DType;
 /// Packing functions of A and B for a stored type; `None` where tile registers have no dot product of it.
 pub fn packs<T: 'static>(stored: DType, level: Level) -> Option<[PackFn<T>; 2]> {
     Some(match stored {
-        DType::BF16 => both::<T, Bf16>(level),
-        DType::F32 => both::<T, Float>(level),
-        DType::I8 | DType::U8 => both::<T, Byte>(level),
+        DType::BF16 => both::<T, Bf16Words>(level),
+        DType::F32 => both::<T, SplitF32Words>(level),
+        DType::I8 | DType::U8 => both::<T, Int8Words>(level),
         _ => return None,
     })
 }
 
 #[cfg(target_arch = "x86_64")]
-fn both<T: 'static, S: Stored + avx512::Vectors>(level: Level) -> [PackFn<T>; 2] {
+fn both<T: 'static, S: WordSource + avx512::WordVectors>(level: Level) -> [PackFn<T>; 2] {
     match level {
         Level::Portable | Level::Avx2 => [plain::<T, S, true>, plain::<T, S, false>],
         Level::Avx512 | Level::Avx512Bf16 | Level::Amx => {
@@ -36,7 +36,7 @@ fn both<T: 'static, S: Stored>(_: Level) -> [PackFn<T>; 2] {
 }
 
 /// A stored element, and how it is split into the words of a panel.
-trait Stored: 'static {
+trait WordSource: 'static {
     const SIZE: usize;
     /// Elements along K per word.
     const GROUP: usize;
@@ -46,8 +46,8 @@ trait Stored: 'static {
     unsafe fn bits(p: *const u8) -> [u32; 2];
 }
 
-struct Byte;
-impl Stored for Byte {
+struct Int8Words;
+impl WordSource for Int8Words {
     const SIZE: usize = 1;
     const GROUP: usize = 4;
     const PLANES: usize = 1;
@@ -58,8 +58,8 @@ impl Stored for Byte {
     }
 }
 
-struct Bf16;
-impl Stored for Bf16 {
+struct Bf16Words;
+impl WordSource for Bf16Words {
     const SIZE: usize = 2;
     const GROUP: usize = 2;
     const PLANES: usize = 1;
@@ -71,8 +71,8 @@ impl Stored for Bf16 {
 }
 
 /// f32 as the sum of a high and a low bf16. An infinite or NaN high part has a low part of zero.
-struct Float;
-impl Stored for Float {
+struct SplitF32Words;
+impl WordSource for SplitF32Words {
     const SIZE: usize = 4;
     const GROUP: usize = 2;
     const PLANES: usize = 2;
@@ -89,7 +89,7 @@ impl Stored for Float {
 
 /// Index of a word in the panel, from chunk, plane, lane, and word within the chunk.
 #[inline(always)]
-fn place<S: Stored, const LEFT: bool>(
+fn place<S: WordSource, const LEFT: bool>(
     fill: usize,
     chunk: usize,
     plane: usize,
@@ -101,19 +101,19 @@ fn place<S: Stored, const LEFT: bool>(
 }
 
 /// Chunks of a panel.
-fn chunks<T, S: Stored>(p: &PanelArgs<T>) -> usize {
+fn chunks<T, S: WordSource>(p: &PanelArgs<T>) -> usize {
     p.k / (LANES * S::PLANES)
 }
 
 /// Packs word by word.
-unsafe fn plain<T, S: Stored, const LEFT: bool>(panels: &[PanelArgs<T>]) {
+unsafe fn plain<T, S: WordSource, const LEFT: bool>(panels: &[PanelArgs<T>]) {
     for p in panels {
         // SAFETY: by the promise of `PackFn`.
         unsafe { plain_panel::<T, S, LEFT>(p) };
     }
 }
 
-unsafe fn plain_panel<T, S: Stored, const LEFT: bool>(p: &PanelArgs<T>) {
+unsafe fn plain_panel<T, S: WordSource, const LEFT: bool>(p: &PanelArgs<T>) {
     for chunk in 0..chunks::<T, S>(p) {
         for lane in 0..p.fill {
             for word in 0..LANES {
@@ -138,7 +138,9 @@ unsafe fn plain_panel<T, S: Stored, const LEFT: bool>(p: &PanelArgs<T>) {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use crate::simd::amx::pack::{Bf16, Byte, Float, LANES, Stored, chunks, place, plain_panel};
+    use crate::simd::amx::pack::{
+        Bf16Words, Int8Words, LANES, SplitF32Words, WordSource, chunks, place, plain_panel,
+    };
     use crate::simd::pack::PanelArgs;
     use crate::simd::pack::avx512::transposed_words;
     use std::arch::x86_64::*;
@@ -147,7 +149,7 @@ mod avx512 {
     const AHEAD: usize = 16;
 
     /// Loads sixteen words as one vector per plane. Callers have AVX-512.
-    pub trait Vectors: Stored {
+    pub trait WordVectors: WordSource {
         /// The words of one lane, of which the first `count` elements exist.
         unsafe fn along(p: *const u8, count: usize) -> [__m512i; 2];
         /// One word of the sixteen lanes in the mask: element `i` of the word is at `p + i · step`, for the first
@@ -170,7 +172,7 @@ mod avx512 {
         if n >= 64 { !0 } else { (1 << n) - 1 }
     }
 
-    impl Vectors for Byte {
+    impl WordVectors for Int8Words {
         #[inline(always)]
         unsafe fn along(p: *const u8, count: usize) -> [__m512i; 2] {
             // SAFETY: the caller's elements, by the mask.
@@ -191,7 +193,7 @@ mod avx512 {
         }
     }
 
-    impl Vectors for Bf16 {
+    impl WordVectors for Bf16Words {
         #[inline(always)]
         unsafe fn along(p: *const u8, count: usize) -> [__m512i; 2] {
             // SAFETY: the caller's elements, by the mask.
@@ -222,7 +224,7 @@ mod avx512 {
         }
     }
 
-    impl Vectors for Float {
+    impl WordVectors for SplitF32Words {
         #[inline(always)]
         unsafe fn along(p: *const u8, count: usize) -> [__m512i; 2] {
             // SAFETY: the caller's elements, by the masks.
@@ -304,7 +306,7 @@ mod avx512 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    pub unsafe fn panels<T, S: Vectors, const LEFT: bool>(panels: &[PanelArgs<T>]) {
+    pub unsafe fn panels<T, S: WordVectors, const LEFT: bool>(panels: &[PanelArgs<T>]) {
         let Some(p) = panels.first() else { return };
         // SAFETY: by the promise of `PackFn`.
         unsafe {
@@ -321,14 +323,14 @@ mod avx512 {
 
     /// Source address of a lane of a chunk, and the elements along K from there.
     #[inline(always)]
-    fn source<T, S: Vectors>(p: &PanelArgs<T>, chunk: usize, lane: usize) -> (*const u8, usize) {
+    fn source<T, S: WordVectors>(p: &PanelArgs<T>, chunk: usize, lane: usize) -> (*const u8, usize) {
         let first = chunk * LANES * S::GROUP;
         (p.src.wrapping_add(lane * p.lane + first * p.step), p.products.saturating_sub(first))
     }
 
     /// Packs a chunk whose elements along K are contiguous in the source.
     #[inline(always)]
-    unsafe fn along<T, S: Vectors, const LEFT: bool>(p: &PanelArgs<T>, chunk: usize) {
+    unsafe fn along<T, S: WordVectors, const LEFT: bool>(p: &PanelArgs<T>, chunk: usize) {
         for lane in (0..p.fill).step_by(LANES) {
             let lanes = p.lanes.saturating_sub(lane);
             let (from, products) = source::<T, S>(p, chunk, lane);
@@ -345,7 +347,7 @@ mod avx512 {
 
     /// Packs a chunk whose lanes are contiguous in the source.
     #[inline(always)]
-    unsafe fn across<T, S: Vectors, const LEFT: bool>(p: &PanelArgs<T>, chunk: usize) {
+    unsafe fn across<T, S: WordVectors, const LEFT: bool>(p: &PanelArgs<T>, chunk: usize) {
         let mut lane = 0;
         while lane < p.fill {
             let lanes = p.lanes.saturating_sub(lane);
@@ -382,7 +384,7 @@ mod avx512 {
     /// `words` gives the words of one lane (`BY_LANE`), or one word of sixteen lanes.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
-    unsafe fn square<T, S: Vectors, const LEFT: bool, const BY_LANE: bool, const SQUARES: usize>(
+    unsafe fn square<T, S: WordVectors, const LEFT: bool, const BY_LANE: bool, const SQUARES: usize>(
         p: &PanelArgs<T>,
         chunk: usize,
         lane: usize,
@@ -417,7 +419,7 @@ mod avx512 {
 
     /// Writes the words of lane `i`, or word `i` of sixteen lanes, to the panel.
     #[inline(always)]
-    unsafe fn put<T, S: Vectors, const LEFT: bool>(
+    unsafe fn put<T, S: WordVectors, const LEFT: bool>(
         p: &PanelArgs<T>,
         (chunk, plane): (usize, usize),
         lane: usize,
@@ -448,14 +450,14 @@ mod avx512 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_ir::rng::Stream;
+    use systole_ir::rng::RandomStream;
 
     /// Compares vectorised with scalar packing, on random bytes with lanes or K contiguous.
     fn check(stored: DType, (lanes, fill, products): (usize, usize, usize), by_lanes: bool, left: bool) {
         let size = stored.size();
         let (words, planes) = if stored == DType::F32 { (2, 2) } else { (4 / size, 1) };
         let k = products.div_ceil(words).next_multiple_of(LANES) * planes;
-        let mut stream = Stream::new(3, products as u64, lanes as u64);
+        let mut stream = RandomStream::new(3, products as u64, lanes as u64);
         let source: Vec<u8> = (0..lanes * products * size).map(|_| stream.below(256) as u8).collect();
         let (lane, step) = if by_lanes { (size, lanes * size) } else { (products * size, size) };
         let pack = |level: Level| -> Vec<u32> {
@@ -518,7 +520,7 @@ mod tests {
         for x in [1.0f32, -std::f32::consts::PI, 1e-30, 12345.678, 0.0, f32::INFINITY, f32::NAN] {
             // SAFETY: one element.
             let [high, low] =
-                unsafe { Float::bits((&raw const x).cast()) }.map(|b| math::from_bf16(b as u16));
+                unsafe { SplitF32Words::bits((&raw const x).cast()) }.map(|b| math::from_bf16(b as u16));
             if x.is_finite() {
                 assert!((f64::from(high) + f64::from(low) - f64::from(x)).abs() <= f64::from(x.abs()) * 2e-5);
             } else {

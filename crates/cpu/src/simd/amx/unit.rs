@@ -3,14 +3,14 @@
 //! The compiler has no intrinsics for these instructions yet, so each is inline assembly. The compiler itself never
 //! uses tile registers, so their contents survive between the `asm!` blocks.
 
-use crate::simd::amx::kernels::{Kernels, Of};
-use crate::simd::amx::tile::{Config, Dot, Lanes, Unit, Work};
-use crate::simd::gemm::Tile;
+use crate::simd::amx::kernels::{AmxKernels, UnitKernels};
+use crate::simd::amx::tile::{F32x16, TileConfig, TileDot, TileUnit, TileWork};
+use crate::simd::gemm::GemmTile;
 use crate::simd::inline_methods::inlined;
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-pub static HARDWARE: Kernels = Of::<Hardware>::KERNELS;
+pub static HARDWARE: AmxKernels = UnitKernels::<Hardware>::KERNELS;
 
 pub(crate) struct Hardware;
 
@@ -33,10 +33,10 @@ macro_rules! dot {
 }
 
 // SAFETY: each method executes the instruction that the trait describes.
-unsafe impl Unit for Hardware {
+unsafe impl TileUnit for Hardware {
     type Lanes = __m512;
 
-    unsafe fn configure(config: &Config) {
+    unsafe fn configure(config: &TileConfig) {
         // SAFETY: reads the 64 bytes of `config`, a valid configuration by the caller's promise.
         unsafe {
             asm!("ldtilecfg [{p}]", p = in(reg) config, options(readonly, nostack, preserves_flags));
@@ -100,9 +100,9 @@ unsafe impl Unit for Hardware {
     dot!(signed, "tdpbssd");
     dot!(unsigned, "tdpbuud");
 
-    unsafe fn run<D: Dot>(t: &Tile<D::Sum>) {
+    unsafe fn run<D: TileDot>(t: &GemmTile<D::Sum>) {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma")]
-        unsafe fn run<D: Dot>(t: &Tile<D::Sum>) {
+        unsafe fn run<D: TileDot>(t: &GemmTile<D::Sum>) {
             // SAFETY: by the promise of `TileKernel`.
             unsafe { crate::simd::amx::tile::tile::<Hardware, D>(t) }
         }
@@ -110,9 +110,9 @@ unsafe impl Unit for Hardware {
         unsafe { run::<D>(t) }
     }
 
-    unsafe fn enter<W: Work>(work: &W) {
+    unsafe fn enter<W: TileWork>(work: &W) {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-        unsafe fn enter<W: Work>(work: &W) {
+        unsafe fn enter<W: TileWork>(work: &W) {
             // SAFETY: by the promise of `Work`.
             unsafe { work.run::<Hardware>() }
         }
@@ -128,7 +128,7 @@ fn first(n: usize) -> __mmask16 {
 }
 
 // SAFETY of all methods: machines with tile registers have these target features.
-impl Lanes for __m512 {
+impl F32x16 for __m512 {
     type Narrow = __m256bh;
 
     #[inline(always)]

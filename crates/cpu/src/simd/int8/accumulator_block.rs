@@ -1,12 +1,12 @@
 //! A block of int32 sums, up to [`ROWS`] rows by one panel of columns, and how its results are stored.
 
-use crate::simd::int8::i32x16::Lanes;
-use crate::simd::int8::requantize::Ends;
+use crate::simd::int8::i32x16::I32x16;
+use crate::simd::int8::requantize::RequantizeParams;
 use crate::simd::int8::{COLUMNS, ROWS};
 use std::mem::MaybeUninit;
 
 /// Up to [`ROWS`] rows by one panel.
-pub struct Block<'a> {
+pub struct AccumulatorBlock<'a> {
     /// The first row, and bytes from one to the next. Multiples of 16 rows can be read, each to the end of its steps.
     pub a: *const u8,
     pub a_row: usize,
@@ -19,7 +19,7 @@ pub struct Block<'a> {
     /// What is added to the sums of each row; it has [`ROWS`].
     pub corrections: *const i32,
     /// What becomes of the sums, and the panel's first column.
-    pub ends: &'a Ends,
+    pub ends: &'a RequantizeParams,
     pub first: usize,
     pub columns: usize,
     pub rows: usize,
@@ -29,13 +29,13 @@ pub struct Block<'a> {
 
 /// A buffer of sums.
 #[repr(align(64))]
-pub struct Sums(MaybeUninit<[i32; ROWS * COLUMNS]>);
+pub struct SumsBuffer(MaybeUninit<[i32; ROWS * COLUMNS]>);
 
-impl Sums {
+impl SumsBuffer {
     /// One whose contents are whatever was there.
     #[inline(always)]
-    pub fn new() -> Sums {
-        Sums(MaybeUninit::uninit())
+    pub fn new() -> SumsBuffer {
+        SumsBuffer(MaybeUninit::uninit())
     }
 
     #[inline(always)]
@@ -54,7 +54,7 @@ impl Sums {
 /// # Safety
 /// The block's columns and rows are those of its ends and addresses.
 #[inline(always)]
-pub unsafe fn finish<L: Lanes>(block: &Block<'_>, sums: &Sums, from: usize, to: usize) {
+pub unsafe fn finish<L: I32x16>(block: &AccumulatorBlock<'_>, sums: &SumsBuffer, from: usize, to: usize) {
     let to = to.min(block.rows);
     if block.columns == COLUMNS {
         // SAFETY: by the caller's promise.
@@ -78,7 +78,7 @@ pub unsafe fn finish<L: Lanes>(block: &Block<'_>, sums: &Sums, from: usize, to: 
 
 /// As [`finish`], of all columns of a panel.
 #[inline(always)]
-unsafe fn finish_whole<L: Lanes>(block: &Block<'_>, sums: &Sums, from: usize, to: usize) {
+unsafe fn finish_whole<L: I32x16>(block: &AccumulatorBlock<'_>, sums: &SumsBuffer, from: usize, to: usize) {
     // SAFETY: by the caller's promise.
     unsafe {
         // No closures: code that is not inlined into a function with target features lacks them.

@@ -3,10 +3,10 @@
 //! First the four lines are interleaved, column by column, then each place of a window in a line is one instruction for sixteen
 //! channels. Where a window has up to three lines and moves by one, the same four lines give two rows of results.
 
-use crate::simd::int8::requantize::Ends;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::int8::requantize::Sixteen;
-use crate::simd::int8::windows::Along;
+use crate::simd::int8::requantize::RequantizeLanes;
+use crate::simd::int8::requantize::RequantizeParams;
+use crate::simd::int8::windows::Int8WindowDim;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
@@ -24,10 +24,10 @@ pub fn channel(at: usize) -> usize {
 }
 
 /// Rows of results: one, or two with the same lines.
-pub struct DepthRows<'a> {
+pub struct DepthwiseDotRows<'a> {
     /// [`GROUP`] lines of the picture for each group; null: outside.
     pub lines: &'a [*const i8],
-    pub columns: Along,
+    pub columns: Int8WindowDim,
     pub channels: usize,
     /// Neighbouring pixels that lie in one block: more than 1 where channels fill a half or a quarter of it and windows move by one.
     pub pixels: usize,
@@ -36,7 +36,7 @@ pub struct DepthRows<'a> {
     /// For each block and row of results: `[places of a line, groups, channels]` in the order of [`channel`], four bytes for each.
     pub weights: *const i32,
     /// In the order of [`channel`].
-    pub ends: &'a Ends,
+    pub ends: &'a RequantizeParams,
     /// The rows of results; the second may be null.
     pub to: [*mut i8; 2],
     /// [`scratch`] bytes.
@@ -44,17 +44,17 @@ pub struct DepthRows<'a> {
 }
 
 /// Columns that windows meet.
-fn span(columns: &Along) -> usize {
+fn span(columns: &Int8WindowDim) -> usize {
     (columns.positions - 1) * columns.stride + (columns.window - 1) * columns.dilation + 1
 }
 
 /// Bytes of scratch for so many groups.
-pub fn scratch(columns: &Along, groups: usize) -> usize {
+pub fn scratch(columns: &Int8WindowDim, groups: usize) -> usize {
     groups * PARTS * part(columns)
 }
 
 /// Bytes of the lines of a group in one of the vectors of a block.
-fn part(columns: &Along) -> usize {
+fn part(columns: &Int8WindowDim) -> usize {
     (span(columns) + PARTS) * BLOCK
 }
 
@@ -68,7 +68,7 @@ fn first(n: usize) -> __mmask64 {
 /// The lines of a group from channel `c` on, `n` bytes at most of each pixel, interleaved.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn interleave(d: &DepthRows<'_>, group: usize, c: usize, wide: usize) {
+unsafe fn interleave(d: &DepthwiseDotRows<'_>, group: usize, c: usize, wide: usize) {
     // SAFETY: by the promise of `DepthRows`: lines are whole, and what is outside of them is masked.
     unsafe {
         let lines = &d.lines[group * GROUP..(group + 1) * GROUP];
@@ -124,7 +124,7 @@ unsafe fn interleave(d: &DepthRows<'_>, group: usize, c: usize, wide: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn results<const ROWS: usize, const THREE: bool>(
-    d: &DepthRows<'_>,
+    d: &DepthwiseDotRows<'_>,
     block: usize,
     wide: usize,
     weights: *const i32,
@@ -135,7 +135,7 @@ unsafe fn results<const ROWS: usize, const THREE: bool>(
         let (all, groups) = (part(columns), d.lines.len() / GROUP);
         let (places, groups) = if THREE { (3, 1) } else { (columns.window, groups) };
         let each = places * groups * BLOCK;
-        let ends: [Sixteen<__m512i>; PARTS] = [
+        let ends: [RequantizeLanes<__m512i>; PARTS] = [
             d.ends.sixteen(block * BLOCK),
             d.ends.sixteen(block * BLOCK + 16),
             d.ends.sixteen(block * BLOCK + 32),
@@ -185,10 +185,10 @@ unsafe fn results<const ROWS: usize, const THREE: bool>(
 /// Rows of results.
 ///
 /// # Safety
-/// The machine has AVX-512 with VNNI; lines and rows of results are whole, weights, ends and scratch as [`DepthRows`] says.
+/// The machine has AVX-512 with VNNI; lines and rows of results are whole, weights, ends and scratch as [`DepthwiseDotRows`] says.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
-pub unsafe fn depth_rows(d: &DepthRows<'_>) {
+pub unsafe fn depth_rows(d: &DepthwiseDotRows<'_>) {
     let groups = d.lines.len() / GROUP;
     let blocks = if d.pixels > 1 { 1 } else { d.channels.div_ceil(BLOCK) };
     let wide = if d.pixels > 1 { d.channels } else { BLOCK };

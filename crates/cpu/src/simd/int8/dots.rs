@@ -1,10 +1,10 @@
 //! Products of rows and panels by vectors: sums in registers, then what becomes of them.
 
 use crate::simd::inline_methods::inlined;
-use crate::simd::int8::accumulator_block::{Block, Sums, finish};
+use crate::simd::int8::accumulator_block::{AccumulatorBlock, SumsBuffer, finish};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::int8::i32x16::Two;
-use crate::simd::int8::i32x16::{Lanes, Plain};
+use crate::simd::int8::i32x16::Avx2I32x16;
+use crate::simd::int8::i32x16::{I32x16, PortableI32x16};
 use crate::simd::int8::{COLUMNS, WORDS};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 const TOGETHER: usize = 4;
 
 /// Vectors of sums, and the instruction that adds products of words to them.
-trait Dot: 'static {
+trait DotVector: 'static {
     /// Integers of 32 bits.
     type V: Copy;
     unsafe fn load(p: *const i32) -> Self::V;
@@ -26,7 +26,11 @@ trait Dot: 'static {
 
 /// The products of `R` rows from `row` on; `N` vectors are a panel.
 #[inline(always)]
-unsafe fn rows<D: Dot, const R: usize, const N: usize>(t: &Block<'_>, row: usize, sums: &mut Sums) {
+unsafe fn rows<D: DotVector, const R: usize, const N: usize>(
+    t: &AccumulatorBlock<'_>,
+    row: usize,
+    sums: &mut SumsBuffer,
+) {
     let lanes = COLUMNS / N;
     // SAFETY: by the promise of `Block`: rows and panel have all words; the ends have whole panels.
     unsafe {
@@ -65,7 +69,7 @@ unsafe fn rows<D: Dot, const R: usize, const N: usize>(t: &Block<'_>, row: usize
 
 /// Adds the products of `K` words.
 #[inline(always)]
-unsafe fn words<D: Dot, const R: usize, const N: usize, const K: usize>(
+unsafe fn words<D: DotVector, const R: usize, const N: usize, const K: usize>(
     all: &mut [[D::V; N]; R],
     a: *const u8,
     a_row: usize,
@@ -90,8 +94,8 @@ unsafe fn words<D: Dot, const R: usize, const N: usize, const K: usize>(
 
 /// All rows of each block, `MOST` at a time, and their results.
 #[inline(always)]
-unsafe fn blocks<D: Dot, L: Lanes, const MOST: usize, const N: usize>(all: &[Block<'_>]) {
-    let mut sums = Sums::new();
+unsafe fn blocks<D: DotVector, L: I32x16, const MOST: usize, const N: usize>(all: &[AccumulatorBlock<'_>]) {
+    let mut sums = SumsBuffer::new();
     for t in all {
         let mut row = 0;
         // SAFETY: by the caller's promise.
@@ -116,7 +120,7 @@ unsafe fn blocks<D: Dot, L: Lanes, const MOST: usize, const N: usize>(all: &[Blo
 /// Pairs, on any machine.
 struct PlainPairs;
 
-impl Dot for PlainPairs {
+impl DotVector for PlainPairs {
     type V = [i32; 8];
     #[inline(always)]
     unsafe fn load(p: *const i32) -> [i32; 8] {
@@ -158,7 +162,7 @@ macro_rules! dots {
         struct $name;
         // SAFETY of all methods: they are inlined into functions with their target features, which are selected only where
         // the machine has them; addresses are the caller's promise.
-        impl Dot for $name {
+        impl DotVector for $name {
             type V = $v;
             inlined! {
                 unsafe fn load(p: *const i32) -> $v = $load(p.cast());
@@ -188,9 +192,9 @@ dots!(Vnni512 __m512i _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 _
 ///
 /// # Safety
 /// As [`Block`] says.
-pub unsafe fn pairs_plain(all: &[Block<'_>]) {
+pub unsafe fn pairs_plain(all: &[AccumulatorBlock<'_>]) {
     // SAFETY: by the caller's promise.
-    unsafe { blocks::<PlainPairs, Plain, 2, 4>(all) }
+    unsafe { blocks::<PlainPairs, PortableI32x16, 2, 4>(all) }
 }
 
 /// Pairs, with AVX2.
@@ -199,9 +203,9 @@ pub unsafe fn pairs_plain(all: &[Block<'_>]) {
 /// As [`Block`] says, and the machine has it.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c")]
-pub unsafe fn pairs_avx2(all: &[Block<'_>]) {
+pub unsafe fn pairs_avx2(all: &[AccumulatorBlock<'_>]) {
     // SAFETY: by the caller's promise.
-    unsafe { blocks::<Pairs256, Two, 2, 4>(all) }
+    unsafe { blocks::<Pairs256, Avx2I32x16, 2, 4>(all) }
 }
 
 /// Bytes, with AVX-VNNI.
@@ -210,9 +214,9 @@ pub unsafe fn pairs_avx2(all: &[Block<'_>]) {
 /// As [`Block`] says, and the machine has it.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avxvnni,avx2,fma,bmi1,bmi2,f16c")]
-pub unsafe fn above_avx_vnni(all: &[Block<'_>]) {
+pub unsafe fn above_avx_vnni(all: &[AccumulatorBlock<'_>]) {
     // SAFETY: by the caller's promise.
-    unsafe { blocks::<Vnni256, Two, 2, 4>(all) }
+    unsafe { blocks::<Vnni256, Avx2I32x16, 2, 4>(all) }
 }
 
 /// Pairs, with AVX-512.
@@ -221,7 +225,7 @@ pub unsafe fn above_avx_vnni(all: &[Block<'_>]) {
 /// As [`Block`] says, and the machine has it.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
-pub unsafe fn pairs_avx512(all: &[Block<'_>]) {
+pub unsafe fn pairs_avx512(all: &[AccumulatorBlock<'_>]) {
     // SAFETY: by the caller's promise.
     unsafe { blocks::<Pairs512, __m512i, 8, 2>(all) }
 }
@@ -232,7 +236,7 @@ pub unsafe fn pairs_avx512(all: &[Block<'_>]) {
 /// As [`Block`] says, and the machine has it.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
-pub unsafe fn above_avx512_vnni(all: &[Block<'_>]) {
+pub unsafe fn above_avx512_vnni(all: &[AccumulatorBlock<'_>]) {
     // SAFETY: by the caller's promise.
     unsafe { blocks::<Vnni512, __m512i, 8, 2>(all) }
 }

@@ -5,7 +5,7 @@ use crate::simd::inline_methods::inlined;
 use std::arch::x86_64::*;
 
 /// Sixteen integers of 32 bits. Addresses cover what a method reads or writes.
-pub trait Lanes: Copy + 'static {
+pub trait I32x16: Copy + 'static {
     fn splat(x: i32) -> Self;
     unsafe fn load(p: *const i32) -> Self;
     unsafe fn store(self, p: *mut i32);
@@ -70,7 +70,7 @@ pub trait Lanes: Copy + 'static {
 
 /// All lanes.
 #[inline(always)]
-fn lanes<L: Lanes>(x: L) -> Plain {
+fn lanes<L: I32x16>(x: L) -> PortableI32x16 {
     let mut all = [0; 16];
     // SAFETY: sixteen lanes.
     unsafe { x.store(all.as_mut_ptr()) };
@@ -81,7 +81,7 @@ fn lanes<L: Lanes>(x: L) -> Plain {
 pub const BELOW_HALF: f64 = 0.5 - f64::EPSILON / 4.0;
 
 /// Any machine.
-pub type Plain = [i32; 16];
+pub type PortableI32x16 = [i32; 16];
 
 /// A result of each lane: a loop without a closure, which stays in one function.
 macro_rules! each {
@@ -96,50 +96,50 @@ macro_rules! each {
     }};
 }
 
-impl Lanes for Plain {
+impl I32x16 for PortableI32x16 {
     #[inline(always)]
-    fn splat(x: i32) -> Plain {
+    fn splat(x: i32) -> PortableI32x16 {
         [x; 16]
     }
     inlined! {
-        unsafe fn load(p: *const i32) -> Plain = p.cast::<Plain>().read_unaligned();
-        unsafe fn store(self, p: *mut i32) = p.cast::<Plain>().write_unaligned(self);
+        unsafe fn load(p: *const i32) -> PortableI32x16 = p.cast::<PortableI32x16>().read_unaligned();
+        unsafe fn store(self, p: *mut i32) = p.cast::<PortableI32x16>().write_unaligned(self);
     }
     #[inline(always)]
-    unsafe fn widen(p: *const i8, n: usize) -> Plain {
+    unsafe fn widen(p: *const i8, n: usize) -> PortableI32x16 {
         // SAFETY: by the caller's promise.
         let bytes = unsafe { some_bytes(p, n) };
         each!(|i| i32::from(bytes[i]))
     }
     inlined! {
-        fn add(self, other: Plain) -> Plain = each!(|i| self[i].wrapping_add(other[i]));
-        fn sub(self, other: Plain) -> Plain = each!(|i| self[i].wrapping_sub(other[i]));
-        fn max(self, other: Plain) -> Plain = each!(|i| if self[i] > other[i] { self[i] } else { other[i] });
-        fn min(self, other: Plain) -> Plain = each!(|i| if self[i] < other[i] { self[i] } else { other[i] });
+        fn add(self, other: PortableI32x16) -> PortableI32x16 = each!(|i| self[i].wrapping_add(other[i]));
+        fn sub(self, other: PortableI32x16) -> PortableI32x16 = each!(|i| self[i].wrapping_sub(other[i]));
+        fn max(self, other: PortableI32x16) -> PortableI32x16 = each!(|i| if self[i] > other[i] { self[i] } else { other[i] });
+        fn min(self, other: PortableI32x16) -> PortableI32x16 = each!(|i| if self[i] < other[i] { self[i] } else { other[i] });
     }
     #[inline(always)]
-    fn times_short(self, other: Plain) -> Plain {
+    fn times_short(self, other: PortableI32x16) -> PortableI32x16 {
         each!(|i| self[i] as i16 as i32 * other[i] as i16 as i32)
     }
     inlined! {
-        fn shifted_left(self, by: Plain) -> Plain = each!(|i| self[i].wrapping_shl(by[i] as u32));
-        fn times(self, other: Plain) -> Plain = each!(|i| self[i].wrapping_mul(other[i]));
-        fn shifted_right(self, by: i32) -> Plain = each!(|i| self[i] >> (by & 31));
+        fn shifted_left(self, by: PortableI32x16) -> PortableI32x16 = each!(|i| self[i].wrapping_shl(by[i] as u32));
+        fn times(self, other: PortableI32x16) -> PortableI32x16 = each!(|i| self[i].wrapping_mul(other[i]));
+        fn shifted_right(self, by: i32) -> PortableI32x16 = each!(|i| self[i] >> (by & 31));
     }
     #[inline(always)]
-    fn high(self, m: Plain) -> Plain {
+    fn high(self, m: PortableI32x16) -> PortableI32x16 {
         each!(|i| ((self[i] as i64 * m[i] as i64 + (1 << 30)) >> 31) as i32)
     }
     #[inline(always)]
-    fn divided(self, by: Plain, half: Plain, some: Plain) -> Plain {
+    fn divided(self, by: PortableI32x16, half: PortableI32x16, some: PortableI32x16) -> PortableI32x16 {
         each!(|i| self[i].wrapping_add(half[i]).wrapping_add((self[i] >> 31) & some[i]) >> (by[i] & 31))
     }
     #[inline(always)]
-    fn divided_down(self, by: Plain, half: Plain) -> Plain {
+    fn divided_down(self, by: PortableI32x16, half: PortableI32x16) -> PortableI32x16 {
         each!(|i| self[i].wrapping_add(half[i]) >> (by[i] & 31))
     }
     #[inline(always)]
-    unsafe fn scaled(self, f: *const f64) -> Plain {
+    unsafe fn scaled(self, f: *const f64) -> PortableI32x16 {
         each!(|i| {
             // SAFETY: by the caller's promise there are sixteen factors, and results of 32 bits.
             unsafe {
@@ -149,7 +149,7 @@ impl Lanes for Plain {
         })
     }
     #[inline(always)]
-    fn mean_of(self, n: i32) -> Plain {
+    fn mean_of(self, n: i32) -> PortableI32x16 {
         each!(|i| (if self[i] > 0 { self[i] + n / 2 } else { self[i] - n / 2 }) / n)
     }
     #[inline(always)]
@@ -183,7 +183,7 @@ unsafe fn some_bytes(p: *const i8, n: usize) -> [i8; 16] {
 
 /// Two vectors of AVX2.
 #[cfg(target_arch = "x86_64")]
-pub type Two = [__m256i; 2];
+pub type Avx2I32x16 = [__m256i; 2];
 
 /// One intrinsic on both.
 #[cfg(target_arch = "x86_64")]
@@ -197,14 +197,14 @@ macro_rules! both {
 // SAFETY of all methods: they are inlined into functions with the target features of AVX2, which are selected only where
 // the machine has them; addresses are the caller's promise.
 #[cfg(target_arch = "x86_64")]
-impl Lanes for Two {
+impl I32x16 for Avx2I32x16 {
     #[inline(always)]
-    fn splat(x: i32) -> Two {
+    fn splat(x: i32) -> Avx2I32x16 {
         // SAFETY: as above.
         unsafe { [_mm256_set1_epi32(x); 2] }
     }
     #[inline(always)]
-    unsafe fn load(p: *const i32) -> Two {
+    unsafe fn load(p: *const i32) -> Avx2I32x16 {
         // SAFETY: as above.
         unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(8).cast())] }
     }
@@ -217,7 +217,7 @@ impl Lanes for Two {
         }
     }
     #[inline(always)]
-    unsafe fn widen(p: *const i8, n: usize) -> Two {
+    unsafe fn widen(p: *const i8, n: usize) -> Avx2I32x16 {
         // SAFETY: as above.
         unsafe {
             let bytes = _mm_loadu_si128(some_bytes(p, n).as_ptr().cast());
@@ -225,16 +225,16 @@ impl Lanes for Two {
         }
     }
     inlined! {
-        fn add(self, other: Two) -> Two = both!(_mm256_add_epi32, self, other);
-        fn sub(self, other: Two) -> Two = both!(_mm256_sub_epi32, self, other);
-        fn max(self, other: Two) -> Two = both!(_mm256_max_epi32, self, other);
-        fn min(self, other: Two) -> Two = both!(_mm256_min_epi32, self, other);
-        fn times_short(self, other: Two) -> Two = both!(_mm256_madd_epi16, self, other);
-        fn shifted_left(self, by: Two) -> Two = both!(_mm256_sllv_epi32, self, by);
-        fn times(self, other: Two) -> Two = both!(_mm256_mullo_epi32, self, other);
+        fn add(self, other: Avx2I32x16) -> Avx2I32x16 = both!(_mm256_add_epi32, self, other);
+        fn sub(self, other: Avx2I32x16) -> Avx2I32x16 = both!(_mm256_sub_epi32, self, other);
+        fn max(self, other: Avx2I32x16) -> Avx2I32x16 = both!(_mm256_max_epi32, self, other);
+        fn min(self, other: Avx2I32x16) -> Avx2I32x16 = both!(_mm256_min_epi32, self, other);
+        fn times_short(self, other: Avx2I32x16) -> Avx2I32x16 = both!(_mm256_madd_epi16, self, other);
+        fn shifted_left(self, by: Avx2I32x16) -> Avx2I32x16 = both!(_mm256_sllv_epi32, self, by);
+        fn times(self, other: Avx2I32x16) -> Avx2I32x16 = both!(_mm256_mullo_epi32, self, other);
     }
     #[inline(always)]
-    fn shifted_right(self, by: i32) -> Two {
+    fn shifted_right(self, by: i32) -> Avx2I32x16 {
         // SAFETY: as above.
         unsafe {
             let by = _mm_cvtsi32_si128(by);
@@ -242,28 +242,28 @@ impl Lanes for Two {
         }
     }
     #[inline(always)]
-    fn high(self, m: Two) -> Two {
+    fn high(self, m: Avx2I32x16) -> Avx2I32x16 {
         both!(eight_high, self, m)
     }
     #[inline(always)]
-    fn divided(self, by: Two, half: Two, some: Two) -> Two {
+    fn divided(self, by: Avx2I32x16, half: Avx2I32x16, some: Avx2I32x16) -> Avx2I32x16 {
         let sign = both!(_mm256_srai_epi32::<31>, self);
         let down = both!(_mm256_and_si256, sign, some);
         both!(_mm256_srav_epi32, self.add(half).add(down), by)
     }
     #[inline(always)]
-    fn divided_down(self, by: Two, half: Two) -> Two {
+    fn divided_down(self, by: Avx2I32x16, half: Avx2I32x16) -> Avx2I32x16 {
         both!(_mm256_srav_epi32, self.add(half), by)
     }
     #[inline(always)]
-    unsafe fn scaled(self, f: *const f64) -> Two {
+    unsafe fn scaled(self, f: *const f64) -> Avx2I32x16 {
         // SAFETY: as above.
         unsafe { [eight_scaled_by_four(self[0], f), eight_scaled_by_four(self[1], f.add(8))] }
     }
     #[inline(always)]
-    fn mean_of(self, n: i32) -> Two {
+    fn mean_of(self, n: i32) -> Avx2I32x16 {
         // As with AVX-512.
-        let (half, zero) = (Two::splat(n / 2), Two::splat(0));
+        let (half, zero) = (Avx2I32x16::splat(n / 2), Avx2I32x16::splat(0));
         let (up, down) = (self.add(half), self.sub(half));
         let positive = both!(_mm256_cmpgt_epi32, self, zero);
         // SAFETY: as above.
@@ -293,7 +293,7 @@ impl Lanes for Two {
     }
 }
 
-/// Half of [`Lanes::high`] with AVX2.
+/// Half of [`I32x16::high`] with AVX2.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn eight_high(x: __m256i, m: __m256i) -> __m256i {
@@ -307,7 +307,7 @@ unsafe fn eight_high(x: __m256i, m: __m256i) -> __m256i {
     }
 }
 
-/// Half of [`Lanes::scaled`] with AVX2.
+/// Half of [`I32x16::scaled`] with AVX2.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn eight_scaled_by_four(x: __m256i, f: *const f64) -> __m256i {
@@ -338,7 +338,7 @@ fn first(n: usize) -> __mmask16 {
     ((1u32 << n.min(16)) - 1) as __mmask16
 }
 
-/// Half of [`Lanes::scaled`].
+/// Half of [`I32x16::scaled`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn eight_scaled(x: __m256i, f: *const f64) -> __m256i {
@@ -354,7 +354,7 @@ unsafe fn eight_scaled(x: __m256i, f: *const f64) -> __m256i {
 // SAFETY of all methods: they are inlined into functions with the target features of AVX-512, which are selected only
 // where the machine has them.
 #[cfg(target_arch = "x86_64")]
-impl Lanes for __m512i {
+impl I32x16 for __m512i {
     #[inline(always)]
     fn splat(x: i32) -> __m512i {
         // SAFETY: as above.

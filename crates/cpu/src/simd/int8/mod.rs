@@ -2,7 +2,7 @@
 //! which end in the same way, are in `simd::amx::bytes`.
 //!
 //! A call computes up to [`ROWS`] rows by a panel of [`COLUMNS`] columns. Along K operands are cut into words of 32 bits: four
-//! bytes, or two integers of 16 bits where there is no instruction for bytes ([`Form`]). Panels hold a word of all their
+//! bytes, or two integers of 16 bits where there is no instruction for bytes ([`Int8WeightLayout`]). Panels hold a word of all their
 //! columns, then the next. All sums wrap around at 32 bits, so their order does not matter.
 
 pub mod accumulator_block;
@@ -27,7 +27,7 @@ pub const WORDS: usize = STEP / 4;
 
 /// How operands are stored for an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
+pub enum Int8WeightLayout {
     /// Both are signed bytes.
     Signed,
     /// Signed bytes by weights that are 128 more, as unsigned bytes: −128 · (the sum of a row) belongs to its sums.

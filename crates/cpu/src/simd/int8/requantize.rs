@@ -1,17 +1,17 @@
 //! What becomes of sums of 32 bits: bytes under the scale of the result, as `.tflite` rounds them.
 
-use crate::simd::int8::i32x16::Lanes;
-use crate::simd::int8::requantize_f32::Near;
-use crate::simd::int8::requantize_ref::Scaled;
+use crate::simd::int8::i32x16::I32x16;
+use crate::simd::int8::requantize_f32::RequantizeF32;
+use crate::simd::int8::requantize_ref::RequantizeScale;
 
 /// For each column, in whole panels. What wraps around has been ruled out.
 #[derive(Clone, Debug)]
-pub struct Ends {
+pub struct RequantizeParams {
     /// What sums begin with.
     pub bias: Vec<i32>,
-    pub scaled: Scaled,
+    pub scaled: RequantizeScale,
     /// What gives the same in fewer instructions, if such was found: `bias` is shifted then, and nothing else counts.
-    pub near: Option<Near>,
+    pub near: Option<RequantizeF32>,
     /// Zero point of the result, and its least and greatest value.
     pub zero: i32,
     pub low: i32,
@@ -19,7 +19,7 @@ pub struct Ends {
 }
 
 /// The numbers of sixteen columns. With `is_near` those of [`Near`]: `high`, `low`, `start`, `below` and `limit`, in the order of fields.
-pub struct Sixteen<L> {
+pub struct RequantizeLanes<L> {
     is_near: bool,
     is_signed: bool,
     left: L,
@@ -36,21 +36,39 @@ pub struct Sixteen<L> {
     high: L,
 }
 
-impl Ends {
+impl RequantizeParams {
     /// The same of other columns: those at each place of `order`; where that is no column, of none.
-    pub fn in_order(&self, order: &[usize]) -> Ends {
+    pub fn in_order(&self, order: &[usize]) -> RequantizeParams {
         fn of<T: Copy + Default>(all: &[T], order: &[usize]) -> Vec<T> {
             order.iter().map(|at| all.get(*at).copied().unwrap_or_default()).collect()
         }
         let scaled = match self.scaled.clone() {
-            Scaled::Factor(f) => Scaled::Factor(of(&f, order)),
-            Scaled::Fixed { left, multiplier, right, half, some, is_shifted, is_bounded, has_zero } => {
+            RequantizeScale::Factor(f) => RequantizeScale::Factor(of(&f, order)),
+            RequantizeScale::Fixed {
+                left,
+                multiplier,
+                right,
+                half,
+                some,
+                is_shifted,
+                is_bounded,
+                has_zero,
+            } => {
                 let [left, multiplier, right, half, some] =
                     [left, multiplier, right, half, some].map(|all| of(&all, order));
-                Scaled::Fixed { left, multiplier, right, half, some, is_shifted, is_bounded, has_zero }
+                RequantizeScale::Fixed {
+                    left,
+                    multiplier,
+                    right,
+                    half,
+                    some,
+                    is_shifted,
+                    is_bounded,
+                    has_zero,
+                }
             }
         };
-        Ends {
+        RequantizeParams {
             bias: of(&self.bias, order),
             scaled,
             near: self.near.as_ref().map(|near| near.in_order(|all| of(all, order), |all| of(all, order))),
@@ -63,10 +81,10 @@ impl Ends {
     /// # Safety
     /// There are such, rounded up to a whole panel.
     #[inline(always)]
-    pub unsafe fn sixteen<L: Lanes>(&self, at: usize) -> Sixteen<L> {
+    pub unsafe fn sixteen<L: I32x16>(&self, at: usize) -> RequantizeLanes<L> {
         let nothing = L::splat(0);
         let (zero, low, high) = (L::splat(self.zero), L::splat(self.low), L::splat(self.high));
-        let plain = Sixteen {
+        let plain = RequantizeLanes {
             is_near: false,
             is_signed: false,
             left: nothing,
@@ -85,7 +103,7 @@ impl Ends {
         if let Some(near) = &self.near {
             // SAFETY: by the caller's promise all have these columns.
             unsafe {
-                return Sixteen {
+                return RequantizeLanes {
                     is_near: true,
                     is_signed: near.is_signed,
                     left: L::load(near.high.as_ptr().add(at).cast()),
@@ -98,10 +116,19 @@ impl Ends {
             }
         }
         match &self.scaled {
-            Scaled::Fixed { left, multiplier, right, half, some, is_shifted, is_bounded, has_zero } => {
+            RequantizeScale::Fixed {
+                left,
+                multiplier,
+                right,
+                half,
+                some,
+                is_shifted,
+                is_bounded,
+                has_zero,
+            } => {
                 // SAFETY: by the caller's promise all have these columns.
                 unsafe {
-                    Sixteen {
+                    RequantizeLanes {
                         left: L::load(left.as_ptr().add(at)),
                         multiplier: L::load(multiplier.as_ptr().add(at)),
                         right: L::load(right.as_ptr().add(at)),
@@ -115,12 +142,12 @@ impl Ends {
                 }
             }
             // SAFETY: as above.
-            Scaled::Factor(f) => Sixteen { factor: unsafe { f.as_ptr().add(at) }, ..plain },
+            RequantizeScale::Factor(f) => RequantizeLanes { factor: unsafe { f.as_ptr().add(at) }, ..plain },
         }
     }
 }
 
-impl<L: Lanes> Sixteen<L> {
+impl<L: I32x16> RequantizeLanes<L> {
     /// Sixteen sums under the scale of the result, before its bounds.
     #[inline(always)]
     pub fn unbounded(&self, sums: L) -> L {

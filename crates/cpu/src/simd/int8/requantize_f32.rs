@@ -1,11 +1,11 @@
 //! What becomes of sums, in fewer instructions: one line in f32 for each column, found where it gives the same bytes for all sums.
 
-use crate::simd::int8::requantize_ref::Scaled;
+use crate::simd::int8::requantize_ref::RequantizeScale;
 
 /// `⌊(x − shift) · (high + low) + start⌋`, bounded, is the result of a sum x. The inner product with `low` is rounded to f32, the outer one
 /// downwards, so that whole numbers are met exactly.
 #[derive(Clone, Debug)]
-pub struct Near {
+pub struct RequantizeF32 {
     /// Is taken off what sums begin with: results are near 0 where shifted sums are.
     pub shift: Vec<i32>,
     pub high: Vec<f32>,
@@ -19,7 +19,7 @@ pub struct Near {
 
 /// A line.
 #[derive(Clone, Copy, Default)]
-struct Line {
+struct FittedLine {
     shift: i64,
     high: f32,
     low: f32,
@@ -27,19 +27,25 @@ struct Line {
     below: f32,
 }
 
-impl Near {
+impl RequantizeF32 {
     /// The one that gives the same bytes for all sums of magnitudes up to `bounds`, if such is found, in lists of `whole` columns; `ends`: zero
     /// point and bounds of results.
-    pub fn of(scaled: &Scaled, bounds: &[i64], ends: [i32; 3], whole: usize) -> Option<Near> {
-        let column = |(column, bound): (usize, &i64)| Column::of(scaled, column, *bound, ends);
-        let columns: Vec<Column> = bounds.iter().enumerate().map(column).collect::<Option<_>>()?;
-        let lines = |is_signed| columns.iter().map(|c| c.line(is_signed)).collect::<Option<Vec<Line>>>();
+    pub fn of(
+        scaled: &RequantizeScale,
+        bounds: &[i64],
+        ends: [i32; 3],
+        whole: usize,
+    ) -> Option<RequantizeF32> {
+        let column = |(column, bound): (usize, &i64)| ColumnSamples::of(scaled, column, *bound, ends);
+        let columns: Vec<ColumnSamples> = bounds.iter().enumerate().map(column).collect::<Option<_>>()?;
+        let lines =
+            |is_signed| columns.iter().map(|c| c.line(is_signed)).collect::<Option<Vec<FittedLine>>>();
         let (is_signed, mut all) = match lines(false) {
             Some(all) => (false, all),
             None => (true, lines(true)?),
         };
-        all.resize(whole, Line::default());
-        Some(Near {
+        all.resize(whole, FittedLine::default());
+        Some(RequantizeF32 {
             shift: all.iter().map(|line| line.shift as i32).collect(),
             high: all.iter().map(|line| line.high).collect(),
             low: all.iter().map(|line| line.low).collect(),
@@ -51,10 +57,14 @@ impl Near {
     }
 }
 
-impl Near {
+impl RequantizeF32 {
     /// The same with all its lists taken anew.
-    pub fn in_order(&self, ints: impl Fn(&[i32]) -> Vec<i32>, floats: impl Fn(&[f32]) -> Vec<f32>) -> Near {
-        Near {
+    pub fn in_order(
+        &self,
+        ints: impl Fn(&[i32]) -> Vec<i32>,
+        floats: impl Fn(&[f32]) -> Vec<f32>,
+    ) -> RequantizeF32 {
+        RequantizeF32 {
             shift: ints(&self.shift),
             high: floats(&self.high),
             low: floats(&self.low),
@@ -67,8 +77,8 @@ impl Near {
 }
 
 /// What is known of a column: sums in order. Between two of them the result is that of both, or only grows.
-struct Column {
-    points: Vec<Point>,
+struct ColumnSamples {
+    points: Vec<SamplePoint>,
     slope: f64,
     shift: i64,
     /// The slope as two floats.
@@ -79,7 +89,7 @@ struct Column {
 }
 
 /// A sum, its result, and how far the line rises to it from its start.
-struct Point {
+struct SamplePoint {
     sum: i64,
     y: i64,
     rise: f64,
@@ -88,8 +98,13 @@ struct Point {
 /// Sums that f32 has exactly.
 const EXACT: i64 = 1 << 24;
 
-impl Column {
-    fn of(scaled: &Scaled, column: usize, bound: i64, [zero, low, high]: [i32; 3]) -> Option<Column> {
+impl ColumnSamples {
+    fn of(
+        scaled: &RequantizeScale,
+        column: usize,
+        bound: i64,
+        [zero, low, high]: [i32; 3],
+    ) -> Option<ColumnSamples> {
         let slope = scaled.slope(column);
         let bounds = [i64::from(low), i64::from(high)];
         let y = |sum: i64| scaled.exact(column, sum, zero).clamp(bounds[0], bounds[1]);
@@ -131,13 +146,14 @@ impl Column {
             let x = (sum - shift) as f64;
             x * f64::from(high) + x * f64::from(low)
         };
-        let points = points.into_iter().map(|(sum, y)| Point { sum, y, rise: rise(sum) }).collect();
-        Some(Column { points, slope, shift, high, low, bounds })
+        let points = points.into_iter().map(|(sum, y)| SamplePoint { sum, y, rise: rise(sum) }).collect();
+        Some(ColumnSamples { points, slope, shift, high, low, bounds })
     }
 
     /// The line through all points, with one start for all of them or two by the sign of sums.
-    fn line(&self, is_signed: bool) -> Option<Line> {
-        let mut line = Line { shift: self.shift, high: self.high, low: self.low, ..Line::default() };
+    fn line(&self, is_signed: bool) -> Option<FittedLine> {
+        let mut line =
+            FittedLine { shift: self.shift, high: self.high, low: self.low, ..FittedLine::default() };
         (line.start, line.below) = match is_signed {
             false => self.start(|_| true).map(|start| (start, start))?,
             true => (self.start(|sum| sum >= 0)?, self.start(|sum| sum < 0)?),
@@ -148,7 +164,7 @@ impl Column {
     /// The middle of all starts that give the results of those sums.
     fn start(&self, of: impl Fn(i64) -> bool) -> Option<f32> {
         let (mut least, mut most) = (f64::MIN, f64::MAX);
-        for Point { y, rise, .. } in self.points.iter().filter(|p| of(p.sum)) {
+        for SamplePoint { y, rise, .. } in self.points.iter().filter(|p| of(p.sum)) {
             if *y > self.bounds[0] {
                 least = least.max(*y as f64 - rise);
             }
@@ -166,8 +182,8 @@ impl Column {
     }
 
     /// Whether all points lie on their side of whole numbers, by more than what roundings can move them.
-    fn holds(&self, line: &Line) -> bool {
-        self.points.iter().all(|Point { sum, y, rise }| {
+    fn holds(&self, line: &FittedLine) -> bool {
+        self.points.iter().all(|SamplePoint { sum, y, rise }| {
             let start = f64::from(if *sum < 0 { line.below } else { line.start });
             let at = rise + start;
             let x = (sum - self.shift).abs();
@@ -183,19 +199,28 @@ impl Column {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::int8::i32x16::{Lanes, Plain};
-    use systole_ir::rng::Stream;
+    use crate::simd::int8::i32x16::{I32x16, PortableI32x16};
+    use systole_ir::rng::RandomStream;
 
-    fn fixed(multiplier: i32, left: i32, right: i32) -> Scaled {
+    fn fixed(multiplier: i32, left: i32, right: i32) -> RequantizeScale {
         let [left, multiplier, right, half, some] = [left, multiplier, right, 0, 0].map(|v| vec![v]);
         let is = false;
-        Scaled::Fixed { left, multiplier, right, half, some, is_shifted: is, is_bounded: is, has_zero: is }
+        RequantizeScale::Fixed {
+            left,
+            multiplier,
+            right,
+            half,
+            some,
+            is_shifted: is,
+            is_bounded: is,
+            has_zero: is,
+        }
     }
 
     /// Bytes of sixteen sums from `first` on.
-    fn by_line<L: Lanes>(near: &Near, first: i64) -> Plain {
+    fn by_line<L: I32x16>(near: &RequantizeF32, first: i64) -> PortableI32x16 {
         let bits = |v: f32| L::splat(v.to_bits() as i32);
-        let sums: Plain = std::array::from_fn(|i| (first + i as i64) as i32 - near.shift[0]);
+        let sums: PortableI32x16 = std::array::from_fn(|i| (first + i as i64) as i32 - near.shift[0]);
         // SAFETY: sixteen lanes.
         let x = unsafe { L::load(sums.as_ptr()) };
         let start = match near.is_signed {
@@ -209,13 +234,14 @@ mod tests {
     }
 
     /// All sums up to a bound, by the definition and by the line.
-    fn check(scaled: &Scaled, bound: i64, ends: [i32; 3], name: &str) {
-        let near = Near::of(scaled, &[bound], ends, 1).unwrap_or_else(|| panic!("{name} has no line"));
-        let mut kinds = vec![by_line::<Plain> as fn(&Near, i64) -> Plain];
+    fn check(scaled: &RequantizeScale, bound: i64, ends: [i32; 3], name: &str) {
+        let near =
+            RequantizeF32::of(scaled, &[bound], ends, 1).unwrap_or_else(|| panic!("{name} has no line"));
+        let mut kinds = vec![by_line::<PortableI32x16> as fn(&RequantizeF32, i64) -> PortableI32x16];
         #[cfg(target_arch = "x86_64")]
         if crate::Level::Avx512.is_available() {
             #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
-            fn avx512(near: &Near, first: i64) -> Plain {
+            fn avx512(near: &RequantizeF32, first: i64) -> PortableI32x16 {
                 by_line::<std::arch::x86_64::__m512i>(near, first)
             }
             // SAFETY: the machine has it.
@@ -235,7 +261,7 @@ mod tests {
 
     #[test]
     fn lines_have_the_bytes_of_two_roundings() {
-        let mut stream = Stream::new(12, 1, 0);
+        let mut stream = RandomStream::new(12, 1, 0);
         for right in 0..12 {
             for [zero, low, high] in [[-128, -128, 127], [7, -128, 127], [-3, -3, 60], [0, -128, 127]] {
                 let drawn = (1 << 30) + stream.below(1 << 30) as i32;
@@ -250,9 +276,11 @@ mod tests {
         check(&fixed(1 << 30, 0, 28), 5000, [-4, -128, 127], "next to nothing");
         for factor in [0.5, 1.0, 0.3, 1e-3 * std::f64::consts::PI] {
             let bound = (200.0 / factor) as i64;
-            check(&Scaled::Factor(vec![factor]), bound, [3, -128, 127], &format!("{factor}"));
+            check(&RequantizeScale::Factor(vec![factor]), bound, [3, -128, 127], &format!("{factor}"));
         }
-        assert!(Near::of(&Scaled::Factor(vec![-0.5]), &[1000], [0, -128, 127], 1).is_none());
-        assert!(Near::of(&fixed(1 << 30, 0, 19), &[1 << 29], [0, -128, 127], 1).is_none());
+        assert!(
+            RequantizeF32::of(&RequantizeScale::Factor(vec![-0.5]), &[1000], [0, -128, 127], 1).is_none()
+        );
+        assert!(RequantizeF32::of(&fixed(1 << 30, 0, 19), &[1 << 29], [0, -128, 127], 1).is_none());
     }
 }

@@ -4,7 +4,7 @@ use crate::simd::int8::i32x16::BELOW_HALF;
 
 /// How a sum is scaled.
 #[derive(Clone, Debug)]
-pub enum Scaled {
+pub enum RequantizeScale {
     /// By a fixed-point multiplier, rounded twice: `2^left`, `multiplier / 2³¹`, `2^−right`.
     Fixed {
         left: Vec<i32>,
@@ -25,17 +25,17 @@ pub enum Scaled {
     Factor(Vec<f64>),
 }
 
-impl Scaled {
+impl RequantizeScale {
     /// What becomes of a sum of a column, before its bounds: the definition.
     pub fn exact(&self, column: usize, sum: i64, zero: i32) -> i64 {
         match self {
-            Scaled::Fixed { left, multiplier, right, .. } => {
+            RequantizeScale::Fixed { left, multiplier, right, .. } => {
                 let product = (sum << left[column]) * i64::from(multiplier[column]);
                 let (x, right) = ((product + (1 << 30)) >> 31, right[column]);
                 let away = if right > 0 && x < 0 { -1 } else { 0 };
                 ((x + ((1 << right) >> 1) + away) >> right) + i64::from(zero)
             }
-            Scaled::Factor(f) => {
+            RequantizeScale::Factor(f) => {
                 let y = sum as f64 * f[column];
                 (y + BELOW_HALF.copysign(y)) as i64 + i64::from(zero)
             }
@@ -45,10 +45,10 @@ impl Scaled {
     /// What sums of a column are multiplied with, before all rounding.
     pub fn slope(&self, column: usize) -> f64 {
         match self {
-            Scaled::Fixed { left, multiplier, right, .. } => {
+            RequantizeScale::Fixed { left, multiplier, right, .. } => {
                 f64::from(multiplier[column]) * 2f64.powi(left[column] - right[column] - 31)
             }
-            Scaled::Factor(f) => f[column],
+            RequantizeScale::Factor(f) => f[column],
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Windows over pictures of bytes, a row of results at a time: convolutions of each channel on its own, and poolings.
 
-use crate::simd::int8::i32x16::{Lanes, Plain};
-use crate::simd::int8::requantize::Ends;
+use crate::simd::int8::i32x16::{I32x16, PortableI32x16};
+use crate::simd::int8::requantize::RequantizeParams;
 use crate::simd::level::Level;
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ macro_rules! instances {
         pub fn $name(level: Level) -> unsafe fn(&$args) {
             unsafe fn plain(args: &$args) {
                 // SAFETY: by the caller's promise.
-                unsafe { $run::<Plain>(args) }
+                unsafe { $run::<PortableI32x16>(args) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c")]
             unsafe fn avx2(args: &$args) {
                 // SAFETY: by the caller's promise.
-                unsafe { $run::<$crate::simd::int8::i32x16::Two>(args) }
+                unsafe { $run::<$crate::simd::int8::i32x16::Avx2I32x16>(args) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
@@ -45,7 +45,7 @@ pub const MOST_TAPS: usize = 128;
 
 /// How windows move along one dimension of a picture. All but `before` are at least 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Along {
+pub struct Int8WindowDim {
     /// Pixels.
     pub size: usize,
     /// Places of a window.
@@ -60,7 +60,7 @@ pub struct Along {
     pub positions: usize,
 }
 
-impl Along {
+impl Int8WindowDim {
     /// Where place `k` of the window at a position lies; `None`: outside.
     #[inline(always)]
     pub fn place(&self, at: usize, k: usize) -> Option<usize> {
@@ -77,23 +77,23 @@ impl Along {
 }
 
 /// A row of results of a convolution of each channel on its own.
-pub struct DepthRow<'a> {
+pub struct DepthwiseRow<'a> {
     /// The picture's row for each row of the window; null: outside.
     pub rows: &'a [*const i8],
-    pub columns: Along,
+    pub columns: Int8WindowDim,
     pub channels: usize,
     /// A pixel of the zero point.
     pub outside: *const i8,
     /// `[taps, channels]`, channels in whole panels: 16 bits each, the upper half 0.
     pub weights: *const i32,
     pub padded: usize,
-    pub ends: &'a Ends,
+    pub ends: &'a RequantizeParams,
     pub to: *mut i8,
 }
 
 /// Where the places of the window at a position lie.
 #[inline(always)]
-fn place(d: &DepthRow<'_>, ox: usize, taps: &mut [*const i8; MOST_TAPS]) {
+fn place(d: &DepthwiseRow<'_>, ox: usize, taps: &mut [*const i8; MOST_TAPS]) {
     for (ky, row) in d.rows.iter().enumerate() {
         for kx in 0..d.columns.window {
             let place = d.columns.place(ox, kx).filter(|_| !row.is_null());
@@ -104,7 +104,7 @@ fn place(d: &DepthRow<'_>, ox: usize, taps: &mut [*const i8; MOST_TAPS]) {
 }
 
 #[inline(always)]
-unsafe fn depth<L: Lanes>(d: &DepthRow<'_>) {
+unsafe fn depth<L: I32x16>(d: &DepthwiseRow<'_>) {
     let mut taps = [d.outside; MOST_TAPS];
     let count = d.rows.len() * d.columns.window;
     // From a position whose window lies inside to the next such, all places move alike.
@@ -139,32 +139,32 @@ unsafe fn depth<L: Lanes>(d: &DepthRow<'_>) {
 }
 instances!(
     /// Convolutions of each channel on its own.
-    depth_row(DepthRow<'_>) = depth
+    depth_row(DepthwiseRow<'_>) = depth
 );
 
 /// What becomes of a window.
-pub enum Fold<'a> {
+pub enum PoolReduce<'a> {
     /// Its greatest value, within bounds.
     Max(i32, i32),
     /// The mean of its values, within bounds.
     Mean(i32, i32),
     /// The sum of its values, scaled. The same for all channels: one panel of ends.
-    Sum(&'a Ends),
+    Sum(&'a RequantizeParams),
 }
 
 /// A row of results of a pooling.
-pub struct PoolRow<'a> {
+pub struct Int8PoolRow<'a> {
     /// The rows of the picture that the windows cover; at least one.
     pub rows: &'a [*const i8],
-    pub columns: Along,
+    pub columns: Int8WindowDim,
     pub channels: usize,
-    pub fold: Fold<'a>,
+    pub fold: PoolReduce<'a>,
     pub to: *mut i8,
 }
 
 /// The sum of a window of one channel: sixteen pixels at a time.
 #[inline(always)]
-unsafe fn sum_of_one<L: Lanes>(rows: &[*const i8], inside: Range<usize>) -> i32 {
+unsafe fn sum_of_one<L: I32x16>(rows: &[*const i8], inside: Range<usize>) -> i32 {
     let (mut all, mut lanes) = (L::splat(0), [0i32; 16]);
     // SAFETY: the rows have these pixels.
     unsafe {
@@ -180,7 +180,12 @@ unsafe fn sum_of_one<L: Lanes>(rows: &[*const i8], inside: Range<usize>) -> i32 
 
 /// Sixteen channels of a window, from `c` on, folded.
 #[inline(always)]
-unsafe fn folded<L: Lanes, const MAX: bool>(p: &PoolRow<'_>, inside: &Range<usize>, c: usize, start: L) -> L {
+unsafe fn folded<L: I32x16, const MAX: bool>(
+    p: &Int8PoolRow<'_>,
+    inside: &Range<usize>,
+    c: usize,
+    start: L,
+) -> L {
     let mut all = start;
     for row in p.rows {
         for px in inside.clone() {
@@ -193,10 +198,10 @@ unsafe fn folded<L: Lanes, const MAX: bool>(p: &PoolRow<'_>, inside: &Range<usiz
 }
 
 #[inline(always)]
-unsafe fn pool<L: Lanes>(p: &PoolRow<'_>) {
+unsafe fn pool<L: I32x16>(p: &Int8PoolRow<'_>) {
     for ox in 0..p.columns.positions {
         let inside = p.columns.inside(ox);
-        if let (1, Fold::Sum(ends)) = (p.channels, &p.fold) {
+        if let (1, PoolReduce::Sum(ends)) = (p.channels, &p.fold) {
             // SAFETY: as below.
             unsafe {
                 let sum = sum_of_one::<L>(p.rows, inside);
@@ -214,16 +219,16 @@ unsafe fn pool<L: Lanes>(p: &PoolRow<'_>) {
             // SAFETY: the rows have these pixels, with all channels.
             unsafe {
                 let y = match &p.fold {
-                    Fold::Max(low, high) => {
+                    PoolReduce::Max(low, high) => {
                         let greatest = folded::<L, true>(p, &inside, c, L::splat(-128));
                         greatest.max(L::splat(*low)).min(L::splat(*high))
                     }
-                    Fold::Mean(low, high) => {
+                    PoolReduce::Mean(low, high) => {
                         let n = (p.rows.len() * inside.len()).max(1) as i32;
                         let sum = folded::<L, false>(p, &inside, c, L::splat(0));
                         sum.mean_of(n).max(L::splat(*low)).min(L::splat(*high))
                     }
-                    Fold::Sum(ends) => {
+                    PoolReduce::Sum(ends) => {
                         let sum = folded::<L, false>(p, &inside, c, L::load(ends.bias.as_ptr()));
                         ends.sixteen::<L>(0).of(sum)
                     }
@@ -235,5 +240,5 @@ unsafe fn pool<L: Lanes>(p: &PoolRow<'_>) {
 }
 instances!(
     /// Poolings.
-    pool_row(PoolRow<'_>) = pool
+    pool_row(Int8PoolRow<'_>) = pool
 );

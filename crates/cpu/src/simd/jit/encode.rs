@@ -4,7 +4,7 @@
 //! It only produces bytes; nothing is executed here.
 #![forbid(unsafe_code)]
 
-use crate::simd::jit::opcodes::Op;
+use crate::simd::jit::opcodes::Opcode;
 
 /// A general-purpose register by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +21,7 @@ pub const R11: Gpr = Gpr(11);
 
 /// A vector register: one of 32 (AVX-512) or 16 (AVX2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reg(pub u8);
+pub struct VectorReg(pub u8);
 
 /// A mask register. As a write mask, `k0` means all lanes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +29,7 @@ pub struct Mask(pub u8);
 
 /// Write mask of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lanes {
+pub enum WriteMask {
     All,
     /// Merging: other lanes keep the destination's value.
     Merge(Mask),
@@ -39,7 +39,7 @@ pub enum Lanes {
 
 /// A memory address `base + index · scale + offset`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct At {
+pub struct MemoryAddress {
     pub base: Gpr,
     /// Index register and scale (a power of two).
     pub index: Option<(Gpr, u8)>,
@@ -49,8 +49,8 @@ pub struct At {
 /// The operand that may be a register or memory (ModRM `r/m`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rm {
-    Reg(Reg),
-    Memory(At),
+    Reg(VectorReg),
+    Memory(MemoryAddress),
     /// A constant broadcast to every lane, from the constant pool behind the code.
     Splat(u32),
     /// A constant of one lane, where the instruction itself reads one lane.
@@ -61,7 +61,7 @@ pub enum Rm {
 
 /// Condition of a jump, after an unsigned comparison.
 #[derive(Clone, Copy)]
-pub enum When {
+pub enum JumpCondition {
     Below = 2,
     NotBelow = 3,
     Equal = 4,
@@ -75,14 +75,14 @@ pub struct Jump(usize);
 pub struct Assembler {
     code: Vec<u8>,
     /// Stored once each if instructions broadcast them (`copies` = 1), else once per lane.
-    constants: Vec<Constant>,
+    constants: Vec<LaneConstant>,
     copies: usize,
     /// Per use of a constant: position of its displacement, end of the instruction, index of the constant.
     references: Vec<(usize, usize, usize)>,
 }
 
 /// The lanes of a constant: all equal, or eight.
-type Constant = [u32; 8];
+type LaneConstant = [u32; 8];
 
 impl Assembler {
     /// Code whose instructions broadcast constants from memory (AVX-512).
@@ -97,19 +97,19 @@ impl Assembler {
 
     /// An AVX-512 instruction. `reg`: the destination (a vector, a mask, or an opcode extension). `first`: the first of
     /// two sources, 0 if there is one.
-    pub fn vector(&mut self, op: Op, reg: u8, first: u8, rm: Rm, lanes: Lanes, imm: Option<u8>) {
-        let Op(prefix, map, code) = op;
+    pub fn vector(&mut self, op: Opcode, reg: u8, first: u8, rm: Rm, lanes: WriteMask, imm: Option<u8>) {
+        let Opcode(prefix, map, code) = op;
         // Register bits are inverted in the prefix: 1 stands for a register below 8, or below 16.
         let low = |n: u8, bit: u8| (n >> bit & 1) ^ 1;
         let (x, b) = match rm {
-            Rm::Reg(Reg(n)) => (low(n, 4), low(n, 3)),
+            Rm::Reg(VectorReg(n)) => (low(n, 4), low(n, 3)),
             Rm::Memory(at) => (at.index.map_or(1, |(i, _)| low(i.0, 3)), low(at.base.0, 3)),
             Rm::Splat(_) | Rm::Single(_) | Rm::Lanes(_) => (1, 1),
         };
         let (mask, zero) = match lanes {
-            Lanes::All => (0, 0),
-            Lanes::Merge(m) => (m.0, 0),
-            Lanes::Zero(m) => (m.0, 1),
+            WriteMask::All => (0, 0),
+            WriteMask::Merge(m) => (m.0, 0),
+            WriteMask::Zero(m) => (m.0, 1),
         };
         let splat = u8::from(matches!(rm, Rm::Splat(_)));
         const WHOLE: u8 = 2;
@@ -125,19 +125,19 @@ impl Assembler {
     }
 
     /// An AVX2 instruction on 256-bit registers; operands as for [`Assembler::vector`].
-    pub fn ymm(&mut self, op: Op, reg: u8, first: u8, rm: Rm, imm: Option<u8>) {
+    pub fn ymm(&mut self, op: Opcode, reg: u8, first: u8, rm: Rm, imm: Option<u8>) {
         self.vex_vector(1, op, reg, first, rm, imm);
     }
 
     /// As [`Assembler::ymm`], on 128-bit registers.
-    pub fn xmm(&mut self, op: Op, reg: u8, first: u8, rm: Rm, imm: Option<u8>) {
+    pub fn xmm(&mut self, op: Opcode, reg: u8, first: u8, rm: Rm, imm: Option<u8>) {
         self.vex_vector(0, op, reg, first, rm, imm);
     }
 
     fn vex_vector(
         &mut self,
         long: u8,
-        Op(prefix, map, code): Op,
+        Opcode(prefix, map, code): Opcode,
         reg: u8,
         first: u8,
         rm: Rm,
@@ -145,7 +145,7 @@ impl Assembler {
     ) {
         let low = |n: u8| (n >> 3 & 1) ^ 1;
         let (x, b) = match rm {
-            Rm::Reg(Reg(n)) => (1, low(n)),
+            Rm::Reg(VectorReg(n)) => (1, low(n)),
             Rm::Memory(at) => (at.index.map_or(1, |(i, _)| low(i.0)), low(at.base.0)),
             Rm::Splat(_) | Rm::Single(_) | Rm::Lanes(_) => (1, 1),
         };
@@ -163,10 +163,10 @@ impl Assembler {
     /// addresses).
     fn operand(&mut self, reg: u8, rm: Rm, after: usize) {
         match rm {
-            Rm::Reg(Reg(n)) => self.code.push(0xc0 | reg << 3 | n & 7),
+            Rm::Reg(VectorReg(n)) => self.code.push(0xc0 | reg << 3 | n & 7),
             Rm::Splat(bits) | Rm::Single(bits) => self.constant(reg, [bits; 8], after),
             Rm::Lanes(lanes) => self.constant(reg, lanes, after),
-            Rm::Memory(At { base, index, offset }) => {
+            Rm::Memory(MemoryAddress { base, index, offset }) => {
                 // The 8-bit displacement is not used: EVEX scales it by a factor that depends on the instruction.
                 let long = offset != 0 || base.0 & 7 == 5;
                 let mode = if long { 0x80 } else { 0 };
@@ -184,7 +184,7 @@ impl Assembler {
         }
     }
 
-    fn constant(&mut self, reg: u8, lanes: Constant, after: usize) {
+    fn constant(&mut self, reg: u8, lanes: LaneConstant, after: usize) {
         self.code.push(reg << 3 | 5);
         let known = self.constants.iter().position(|&c| c == lanes);
         let constant = known.unwrap_or_else(|| {
@@ -278,12 +278,12 @@ impl Assembler {
         self.code.len()
     }
 
-    pub fn jump_back(&mut self, when: When, to: usize) {
+    pub fn jump_back(&mut self, when: JumpCondition, to: usize) {
         let jump = self.jump(when);
         self.patch(jump.0, to);
     }
 
-    pub fn jump(&mut self, when: When) -> Jump {
+    pub fn jump(&mut self, when: JumpCondition) -> Jump {
         self.code.extend([0x0f, 0x80 | when as u8]);
         let at = self.code.len();
         self.code.extend([0; 4]);
@@ -333,21 +333,21 @@ mod tests {
         a.finish()[..end].iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    fn vector(op: Op, reg: u8, first: u8, rm: Rm, lanes: Lanes, imm: Option<u8>) -> String {
+    fn vector(op: Opcode, reg: u8, first: u8, rm: Rm, lanes: WriteMask, imm: Option<u8>) -> String {
         bytes(|a| a.vector(op, reg, first, rm, lanes, imm))
     }
 
     fn at(base: Gpr, index: Gpr, scale: u8, offset: i32) -> Rm {
-        Rm::Memory(At { base, index: Some((index, scale)), offset })
+        Rm::Memory(MemoryAddress { base, index: Some((index, scale)), offset })
     }
 
     /// Expected bytes are from GNU `as` (with `{disp32}` and `{vex3}` where it would choose a shorter form).
     #[test]
     fn vector_instructions_are_those_of_an_assembler() {
         use opcodes::*;
-        let z = |n| Rm::Reg(Reg(n));
-        let all = Lanes::All;
-        let (merge, zero) = (|k| Lanes::Merge(Mask(k)), |k| Lanes::Zero(Mask(k)));
+        let z = |n| Rm::Reg(VectorReg(n));
+        let all = WriteMask::All;
+        let (merge, zero) = (|k| WriteMask::Merge(Mask(k)), |k| WriteMask::Zero(Mask(k)));
         let cases = [
             // vaddps zmm1, zmm2, zmm3
             (vector(ADDPS, 1, 2, z(3), all, None), "62f16c4858cb"),
@@ -381,7 +381,14 @@ mod tests {
             (vector(BROADCASTSS, 13, 0, Rm::Single(7), zero(3), None), "62727dcb182d02000000"),
             // vpbroadcastw zmm14, [rax]
             (
-                vector(PBROADCASTW, 14, 0, Rm::Memory(At { base: RAX, index: None, offset: 0 }), all, None),
+                vector(
+                    PBROADCASTW,
+                    14,
+                    0,
+                    Rm::Memory(MemoryAddress { base: RAX, index: None, offset: 0 }),
+                    all,
+                    None,
+                ),
                 "62727d487930",
             ),
             // vblendmps zmm15{k2}, zmm16, zmm1
@@ -426,10 +433,10 @@ mod tests {
             let end = a.here();
             a.finish()[..end].iter().map(|b| format!("{b:02x}")).collect::<String>()
         };
-        let y = |n| Rm::Reg(Reg(n));
+        let y = |n| Rm::Reg(VectorReg(n));
         let whole = |op, reg, first, rm, imm| of(&|a| a.ymm(op, reg, first, rm, imm));
         let half = |op, reg, first, rm, imm| of(&|a| a.xmm(op, reg, first, rm, imm));
-        let word = Rm::Memory(At { base: RAX, index: None, offset: 0 });
+        let word = Rm::Memory(MemoryAddress { base: RAX, index: None, offset: 0 });
         let cases = [
             // vaddps ymm1, ymm2, ymm3
             (whole(ADDPS, 1, 2, y(3), None), "c4e16c58cb"),
@@ -530,12 +537,12 @@ mod tests {
     fn jumps_reach_their_targets_and_constants_are_shared() {
         let mut a = Assembler::filling();
         let top = a.here();
-        let out = a.jump(When::Equal);
-        a.jump_back(When::Above, top);
+        let out = a.jump(JumpCondition::Equal);
+        a.jump_back(JumpCondition::Above, top);
         a.land(out);
-        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(5), Lanes::All, None);
-        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(6), Lanes::All, None);
-        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(5), Lanes::All, None);
+        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(5), WriteMask::All, None);
+        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(6), WriteMask::All, None);
+        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(5), WriteMask::All, None);
         let code = a.finish();
         let distance = |at: usize| i32::from_le_bytes(code[at..at + 4].try_into().unwrap());
         assert_eq!((distance(2), distance(8)), (6, -12));

@@ -22,21 +22,21 @@ mod steps;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod tail;
 
-pub use crate::simd::jit::lower::{Access, Sink};
+pub use crate::simd::jit::lower::{LoadAccess, ResultSink};
 pub use crate::simd::jit::steps::ACCUMULATORS;
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use crate::simd::jit::steps::Set;
+use crate::simd::jit::steps::LoopIsa;
 use crate::simd::level::Level;
 use systole_compile::Map;
 use systole_ir::knobs;
 
 /// A program compiled to machine code.
-pub struct Loop {
+pub struct JitLoop {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    code: executable_memory::Executable,
+    code: executable_memory::ExecutableMemory,
     /// Where the loop takes whole vectors only: runs it on the remaining elements.
-    rest: Option<tail::Rest>,
+    rest: Option<tail::LoopTail>,
     nanoseconds: f64,
 }
 
@@ -46,20 +46,20 @@ pub fn is_wanted() -> bool {
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-impl Loop {
+impl JitLoop {
     /// Compiles a program whose loads are read as `access` says; `None` if the interpreter has to run it.
-    pub fn new(map: &Map, access: &[Access], sink: Sink, level: Level) -> Option<Loop> {
+    pub fn new(map: &Map, access: &[LoadAccess], sink: ResultSink, level: Level) -> Option<JitLoop> {
         let set = match level {
-            Level::Avx512 => (Set::Avx512, false),
-            Level::Avx512Bf16 => (Set::Avx512, true),
-            Level::Avx2 if is_x86_feature_detected!("f16c") => (Set::Avx2, false),
+            Level::Avx512 => (LoopIsa::Avx512, false),
+            Level::Avx512Bf16 => (LoopIsa::Avx512, true),
+            Level::Avx2 if is_x86_feature_detected!("f16c") => (LoopIsa::Avx2, false),
             _ => return None,
         };
         let steps = lower::lower(map, access, sink, set)?;
         let code = emit::emit(&steps)?;
-        let rest = (!code.any).then(|| tail::Rest::new(&steps));
-        let code = executable_memory::Executable::new(&code.bytes)?;
-        Some(Loop { code, rest, nanoseconds: emit::cycles(&steps) / 2.5 })
+        let rest = (!code.any).then(|| tail::LoopTail::new(&steps));
+        let code = executable_memory::ExecutableMemory::new(&code.bytes)?;
+        Some(JitLoop { code, rest, nanoseconds: emit::cycles(&steps) / 2.5 })
     }
 
     /// Runs the program on `n` elements. `arrays`: pointers to its loads, then to its results.
@@ -74,7 +74,7 @@ impl Loop {
         // SAFETY: `emit` generated a function of this type and calling convention: it writes no callee-saved register,
         // and no memory except the results.
         unsafe {
-            let run: tail::Code = std::mem::transmute(self.code.entry());
+            let run: tail::LoopFn = std::mem::transmute(self.code.entry());
             match &self.rest {
                 Some(rest) => rest.run(run, arrays, n),
                 None => run(arrays.as_ptr(), n),
@@ -97,7 +97,7 @@ impl Loop {
     pub unsafe fn run(&self, _: &[*mut u8], _: usize) {}
 }
 
-impl Loop {
+impl JitLoop {
     /// Estimated time for one element.
     pub fn nanoseconds(&self) -> f64 {
         self.nanoseconds

@@ -1,10 +1,10 @@
 //! Runs a loop without masks on a remainder smaller than a vector: through padded buffers, copied in and out.
 
-use crate::simd::jit::steps::{ACCUMULATORS, Step, Steps};
+use crate::simd::jit::steps::{ACCUMULATORS, JitStep, StepBuilder};
 use smallvec::SmallVec;
 
 /// A loop's machine code: pointers to the arrays, and the number of elements.
-pub type Code = unsafe extern "sysv64" fn(*const *mut u8, usize);
+pub type LoopFn = unsafe extern "sysv64" fn(*const *mut u8, usize);
 
 /// Bytes of an AVX2 vector.
 const VECTOR: usize = 32;
@@ -21,18 +21,18 @@ struct ArrayUse {
 }
 
 /// What has to be known about a loop to run its remainder.
-pub struct Rest {
+pub struct LoopTail {
     lanes: usize,
     parts: Vec<ArrayUse>,
 }
 
-impl Rest {
-    pub fn new(steps: &Steps) -> Rest {
+impl LoopTail {
+    pub fn new(steps: &StepBuilder) -> LoopTail {
         let mut parts: Vec<ArrayUse> = Vec::new();
         for step in &steps.list {
             let (place, read) = match step {
-                Step::Load(place) => (place, true),
-                Step::Store(place, _) => (place, false),
+                JitStep::Load(place) => (place, true),
+                JitStep::Store(place, _) => (place, false),
                 _ => continue,
             };
             let known = parts.iter().position(|p| p.array == place.array).unwrap_or_else(|| {
@@ -43,7 +43,7 @@ impl Rest {
             parts[known].read |= read;
             parts[known].written |= !read;
         }
-        Rest { lanes: steps.set.lanes(), parts }
+        LoopTail { lanes: steps.set.lanes(), parts }
     }
 
     /// Runs the loop on `n` elements.
@@ -51,7 +51,7 @@ impl Rest {
     /// # Safety
     /// As for [`super::Loop::run`]; `code` is the loop that this was made for.
     #[inline]
-    pub unsafe fn run(&self, code: Code, arrays: &[*mut u8], n: usize) {
+    pub unsafe fn run(&self, code: LoopFn, arrays: &[*mut u8], n: usize) {
         let left = n % self.lanes;
         // SAFETY: the caller's promise, for whole vectors of its elements.
         unsafe { code(arrays.as_ptr(), n - left) };
@@ -61,7 +61,7 @@ impl Rest {
         }
     }
 
-    unsafe fn run_left(&self, code: Code, arrays: &[*mut u8], from: usize, left: usize) {
+    unsafe fn run_left(&self, code: LoopFn, arrays: &[*mut u8], from: usize, left: usize) {
         let mut vectors: SmallVec<[[u8; VECTOR]; 16]> = SmallVec::from_elem([0; VECTOR], self.parts.len());
         let mut table: SmallVec<[*mut u8; 24]> = SmallVec::from_slice(arrays);
         let place = |p: &ArrayUse| {

@@ -6,37 +6,37 @@ use super::gif;
 use super::webp;
 use super::{bmp, exif, jpeg, png};
 use crate::HostArray;
-use crate::input_file::{self, Input};
+use crate::input_file::{self, InputFile};
 use std::io::Read;
 use std::path::Path;
 use systole_base::{Error, ErrorKind, Literal, Result};
 
 /// A format that is read.
-struct Format {
+struct ImageFormat {
     begins: fn(&[u8]) -> bool,
     read: fn(&str, &[u8]) -> Result<Literal>,
     size: fn(&str, &[u8]) -> Result<[usize; 3]>,
 }
 
-const FORMATS: &[Format] = &[
-    Format { begins: |b| b.starts_with(b"\xff\xd8\xff"), read: jpeg::from_bytes, size: jpeg::size },
-    Format { begins: |b| b.starts_with(b"\x89PNG\r\n\x1a\n"), read: png::from_bytes, size: png::size },
-    Format { begins: bmp::is_bmp, read: bmp::from_bytes, size: bmp::size },
+const FORMATS: &[ImageFormat] = &[
+    ImageFormat { begins: |b| b.starts_with(b"\xff\xd8\xff"), read: jpeg::from_bytes, size: jpeg::size },
+    ImageFormat { begins: |b| b.starts_with(b"\x89PNG\r\n\x1a\n"), read: png::from_bytes, size: png::size },
+    ImageFormat { begins: bmp::is_bmp, read: bmp::from_bytes, size: bmp::size },
     #[cfg(feature = "gif")]
     Format { begins: |b| b.starts_with(b"GIF8"), read: gif::from_bytes, size: gif::size },
     #[cfg(feature = "webp")]
     Format { begins: webp::is_webp, read: webp::from_bytes, size: webp::size },
 ];
 
-impl Format {
-    fn of(start: &[u8]) -> Option<&'static Format> {
+impl ImageFormat {
+    fn of(start: &[u8]) -> Option<&'static ImageFormat> {
         FORMATS.iter().find(|format| (format.begins)(start))
     }
 }
 
 /// Whether these first bytes (16 are enough) begin a picture that can be read.
 pub fn is_picture(start: &[u8]) -> bool {
-    Format::of(start).is_some()
+    ImageFormat::of(start).is_some()
 }
 
 /// Bytes at the start of a file that tell the picture's size, thumbnails and colour profiles included.
@@ -74,7 +74,7 @@ pub fn other_format(start: &[u8]) -> Option<&'static str> {
 /// # Errors
 /// When it is none of these, is damaged or cut, or too large.
 pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
-    let format = Format::of(bytes).ok_or_else(|| not_read(name, bytes))?;
+    let format = ImageFormat::of(bytes).ok_or_else(|| not_read(name, bytes))?;
     let picture = (format.read)(name, bytes)?;
     match exif::orientation(bytes) {
         1 => Ok(picture),
@@ -103,7 +103,7 @@ fn not_read(name: &str, bytes: &[u8]) -> Error {
 pub fn size(path: impl AsRef<Path>) -> Result<[usize; 3]> {
     let path = path.as_ref();
     let mut bytes = Vec::new();
-    let read = Input::open(path).and_then(|f| f.take(HEADERS).read_to_end(&mut bytes));
+    let read = InputFile::open(path).and_then(|f| f.take(HEADERS).read_to_end(&mut bytes));
     read.map_err(|e| Error::io("cannot read", path, e))?;
     size_of_bytes(&path.display().to_string(), &bytes)
 }
@@ -113,7 +113,7 @@ pub fn size(path: impl AsRef<Path>) -> Result<[usize; 3]> {
 /// # Errors
 /// As [`size`].
 pub fn size_of_bytes(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
-    let format = Format::of(bytes).ok_or_else(|| not_read(name, bytes))?;
+    let format = ImageFormat::of(bytes).ok_or_else(|| not_read(name, bytes))?;
     let [height, width, channels] = (format.size)(name, bytes)?;
     let lies = exif::orientation(bytes) >= 5;
     Ok(if lies { [width, height, channels] } else { [height, width, channels] })

@@ -14,7 +14,7 @@ pub(super) fn is_bmp(start: &[u8]) -> bool {
 }
 
 /// What the headers say.
-struct Header<'a> {
+struct BmpHeader<'a> {
     width: usize,
     height: usize,
     /// The first row is the uppermost.
@@ -34,7 +34,7 @@ struct Header<'a> {
 /// When it is damaged, cut, packed, or too large.
 pub(super) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     let wrong = |why: String| unreadable(name, why);
-    let header = Header::of(bytes).map_err(wrong)?;
+    let header = BmpHeader::of(bytes).map_err(wrong)?;
     let size = header.size();
     if is_too_large(size.iter().product()) {
         return Err(wrong(format!("{} × {} pixels are too many: {}", size[1], size[0], too_large())));
@@ -46,11 +46,11 @@ pub(super) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
 
 /// Height, width and channels, from the headers alone.
 pub(super) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
-    Header::of(bytes).map(|header| header.size()).map_err(|why| unreadable(name, why))
+    BmpHeader::of(bytes).map(|header| header.size()).map_err(|why| unreadable(name, why))
 }
 
-impl Header<'_> {
-    fn of(bytes: &[u8]) -> Result<Header<'_>, String> {
+impl BmpHeader<'_> {
+    fn of(bytes: &[u8]) -> Result<BmpHeader<'_>, String> {
         if bytes.len() < HEADERS {
             return Err("the file is cut short within its header".into());
         }
@@ -90,7 +90,7 @@ impl Header<'_> {
         let palette = palette.ok_or("the file is cut short within its palette")?.as_chunks::<4>().0;
         let pixels = bytes.get(begin..).ok_or("the file is cut short")?;
         let (width, height) = (width as usize, height as usize);
-        Ok(Header { width, height, is_top_down, bits, palette, places, has_alpha, pixels })
+        Ok(BmpHeader { width, height, is_top_down, bits, palette, places, has_alpha, pixels })
     }
 
     fn size(&self) -> [usize; 3] {

@@ -75,9 +75,9 @@ pub fn both_decoders(bytes: &[u8]) -> (Option<Literal>, Result<Literal, String>)
     (baseline(bytes), caught(|| general(bytes)))
 }
 
-type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
+type ZuneJpegDecoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 
-fn headers(bytes: &[u8]) -> Result<(Decoder<'_>, [usize; 3]), String> {
+fn headers(bytes: &[u8]) -> Result<(ZuneJpegDecoder<'_>, [usize; 3]), String> {
     let options = DecoderOptions::default().set_max_width(MAX_SIDE).set_max_height(MAX_SIDE);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
     decoder.decode_headers().map_err(|e| format!("{e:?}"))?;
@@ -99,7 +99,7 @@ fn decode(bytes: &[u8]) -> Result<Literal, String> {
 
 /// `None`: for the general decoder.
 fn baseline(bytes: &[u8]) -> Option<Literal> {
-    let frame = baseline::Frame::of(bytes)?;
+    let frame = baseline::JpegFrame::of(bytes)?;
     let size = [frame.height, frame.width, frame.channels()];
     if frame.height > MAX_SIDE || frame.width > MAX_SIDE || is_too_large(size.iter().product()) {
         return None;

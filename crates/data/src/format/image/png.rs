@@ -1,7 +1,7 @@
 //! PNG pictures to `u8[H, W, C]` and grey arrays to PNG, through the `png` crate, with bounded memory.
 
 use super::size_limit::{most_bytes, too_large, unreadable};
-use crate::file_system::{Disk, write_atomically};
+use crate::file_system::{OsFileSystem, write_atomically};
 use png::{BitDepth, ColorType, Decoder, DecodingError, Encoder, Limits, Reader, Transformations};
 use std::io::Cursor;
 use std::path::Path;
@@ -90,7 +90,7 @@ pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
 
 /// [`to_bytes`] into a file.
 pub fn write(path: impl AsRef<Path>, x: &Literal) -> Result<()> {
-    write_atomically(&Disk, path.as_ref(), &[&to_bytes(x)?])
+    write_atomically(&OsFileSystem, path.as_ref(), &[&to_bytes(x)?])
 }
 
 #[cfg(test)]

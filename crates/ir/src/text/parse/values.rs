@@ -1,12 +1,12 @@
 //! Types, attributes and arrays in text.
 
-use super::super::cursor::{Cursor, MAX_DEPTH, Reader};
+use super::super::cursor::{MAX_DEPTH, TextReader, TokenCursor};
 use super::super::dense::{parse_element, parse_hex};
 use super::super::lexer::Token;
 
 use crate::Mesh;
-use crate::op::op_source::Value;
-use crate::op::{ConvDims, Field};
+use crate::op::op_source::AttrValue;
+use crate::op::{AttrField, ConvDims};
 use systole_base::{DType, Dims, Literal, Result, TensorType};
 
 /// Bytes of an array that text may name. No text of that size is needed to ask for them.
@@ -15,7 +15,7 @@ const MAX_TENSOR_BYTES: usize = 1 << 40;
 const MAX_NUMBER: i64 = 1 << 31;
 
 /// Types and attributes.
-impl<'a> Cursor<'a> {
+impl<'a> TokenCursor<'a> {
     /// `: (tensor<…>, …) -> tensor<…>` or `-> (…)`
     pub(super) fn function_type(&mut self) -> Result<(Vec<TensorType>, Vec<TensorType>)> {
         self.expect(':')?;
@@ -51,38 +51,38 @@ impl<'a> Cursor<'a> {
     }
 
     /// `{name = value, flag, …}`
-    pub(super) fn dictionary(&mut self) -> Result<Vec<(String, Value)>> {
-        self.entries(|| Value::Other, Self::attribute)
+    pub(super) fn dictionary(&mut self) -> Result<Vec<(String, AttrValue)>> {
+        self.entries(|| AttrValue::Other, Self::attribute)
     }
 
-    fn attribute(&mut self) -> Result<Value> {
+    fn attribute(&mut self) -> Result<AttrValue> {
         self.deeper(Self::shallow_attribute)
     }
 
-    fn shallow_attribute(&mut self) -> Result<Value> {
+    fn shallow_attribute(&mut self) -> Result<AttrValue> {
         Ok(match self.token.clone() {
             Token::Number(_) => self.typed_number()?,
             Token::Str(s) => {
                 self.advance()?;
-                Value::Str(s)
+                AttrValue::Str(s)
             }
             Token::Word(word @ ("true" | "false")) => {
                 self.advance()?;
-                Value::Bool(word == "true")
+                AttrValue::Bool(word == "true")
             }
             Token::Word("array") => self.array()?,
-            Token::Word("dense") => Value::Dense(self.dense()?),
+            Token::Word("dense") => AttrValue::Dense(self.dense()?),
             Token::Word("unit") | Token::Symbol(_) => {
                 self.advance()?;
-                Value::Other
+                AttrValue::Other
             }
             Token::Mark('[') => {
                 self.list('[', ']', Self::attribute)?;
-                Value::Other
+                AttrValue::Other
             }
             Token::Mark('{') => {
                 self.dictionary()?;
-                Value::Other
+                AttrValue::Other
             }
             Token::Attr("stablehlo.conv") => self.conv()?,
             Token::Attr("sdy.sharding") => self.split()?,
@@ -92,12 +92,12 @@ impl<'a> Cursor<'a> {
     }
 
     /// `3 : i64`; a number that is no integer is accepted and means nothing to any op.
-    fn typed_number(&mut self) -> Result<Value> {
+    fn typed_number(&mut self) -> Result<AttrValue> {
         let value = match self.token {
-            Token::Number(digits) if !digits.contains(['.', 'e', 'x']) => Value::Int(self.int()?),
+            Token::Number(digits) if !digits.contains(['.', 'e', 'x']) => AttrValue::Int(self.int()?),
             _ => {
                 self.advance()?;
-                Value::Other
+                AttrValue::Other
             }
         };
         if self.eat(':')? {
@@ -123,14 +123,14 @@ impl<'a> Cursor<'a> {
     }
 
     /// `array<i64: 1, 2>`
-    fn array(&mut self) -> Result<Value> {
+    fn array(&mut self) -> Result<AttrValue> {
         self.advance()?;
         self.expect('<')?;
         let value = match (self.word()?, self.eat(':')?) {
-            ("i1", false) => Value::Bools(Vec::new()),
-            ("i1", true) => Value::Bools(self.separated(Self::bool)?),
-            ("i64" | "i32", false) => Value::Ints(Vec::new()),
-            ("i64" | "i32", true) => Value::Ints(self.separated(Self::int)?),
+            ("i1", false) => AttrValue::Bools(Vec::new()),
+            ("i1", true) => AttrValue::Bools(self.separated(Self::bool)?),
+            ("i64" | "i32", false) => AttrValue::Ints(Vec::new()),
+            ("i64" | "i32", true) => AttrValue::Ints(self.separated(Self::int)?),
             (other, _) => return Err(self.error(format!("no op takes an array of {other}"))),
         };
         self.expect('>')?;
@@ -146,43 +146,46 @@ impl<'a> Cursor<'a> {
     }
 
     /// `#stablehlo<kind WORD>` or `#stablehlo.kind<field = …, …>`
-    fn hash_attribute(&mut self, kind: &str) -> Result<Value> {
+    fn hash_attribute(&mut self, kind: &str) -> Result<AttrValue> {
         self.advance()?;
         if kind == "stablehlo" {
             self.expect('<')?;
-            let value = Value::Keyword(self.word()?.to_string(), self.word()?.to_string());
+            let value = AttrValue::Keyword(self.word()?.to_string(), self.word()?.to_string());
             self.expect('>')?;
             return Ok(value);
         }
         let fields = self.list('<', '>', |p| {
             let name = p.word()?.to_string();
             p.expect('=')?;
-            let field =
-                if p.is('[') { Field::List(p.list('[', ']', Self::int)?) } else { Field::Int(p.int()?) };
+            let field = if p.is('[') {
+                AttrField::List(p.list('[', ']', Self::int)?)
+            } else {
+                AttrField::Int(p.int()?)
+            };
             Ok((name, field))
         })?;
-        Ok(Value::Struct(kind.strip_prefix("stablehlo.").unwrap_or(kind).to_string(), fields))
+        Ok(AttrValue::Struct(kind.strip_prefix("stablehlo.").unwrap_or(kind).to_string(), fields))
     }
 
     /// `#stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>`
-    fn conv(&mut self) -> Result<Value> {
+    fn conv(&mut self) -> Result<AttrValue> {
         let at = self.at;
         self.advance()?;
         self.expect('<')?;
         let layouts = self.layouts()?;
         self.expect('>')?;
-        ConvDims::of_layouts(&layouts).map(Value::Conv).map_err(|what| self.error_at(at, what))
+        ConvDims::of_layouts(&layouts).map(AttrValue::Conv).map_err(|what| self.error_at(at, what))
     }
 
     /// `#sdy.sharding<@mesh, [{"data"}, {}]>`
-    fn split(&mut self) -> Result<Value> {
+    fn split(&mut self) -> Result<AttrValue> {
         self.advance()?;
         self.expect('<')?;
         self.symbol()?;
         self.expect(',')?;
         let dims = self.list('[', ']', |p| p.list('{', '}', |p| p.string()))?;
         self.expect('>')?;
-        Ok(Value::Split(dims))
+        Ok(AttrValue::Split(dims))
     }
 
     /// `sdy.mesh @mesh = <["data"=4, "model"=2]>`, where it stands.
@@ -215,7 +218,7 @@ impl<'a> Cursor<'a> {
 }
 
 /// Elements as they stand in the text; the type comes after them.
-enum Elements<'a> {
+enum DenseText<'a> {
     None,
     Splat(&'a str),
     Bytes(String),
@@ -223,24 +226,24 @@ enum Elements<'a> {
 }
 
 /// Arrays.
-impl<'a> Cursor<'a> {
+impl<'a> TokenCursor<'a> {
     /// `dense<…> : tensor<…>`
     fn dense(&mut self) -> Result<Literal> {
         let at = self.at;
         self.advance()?;
         self.expect('<')?;
         let elements = match self.token.clone() {
-            Token::Mark('>') => Elements::None,
+            Token::Mark('>') => DenseText::None,
             Token::Str(s) => {
                 self.advance()?;
-                Elements::Bytes(s)
+                DenseText::Bytes(s)
             }
             Token::Mark('[') => {
                 let (mut dims, mut words) = (Vec::new(), Vec::new());
                 self.nested(0, &mut dims, &mut words, |p, words| p.element().map(|w| words.push(w)))?;
-                Elements::List(dims, words)
+                DenseText::List(dims, words)
             }
-            _ => Elements::Splat(self.element()?),
+            _ => DenseText::Splat(self.element()?),
         };
         self.expect('>')?;
         self.expect(':')?;
@@ -282,20 +285,20 @@ impl<'a> Cursor<'a> {
         if dims[depth] == n { Ok(()) } else { Err(self.error_at(at, "lists of different lengths")) }
     }
 
-    fn literal(&mut self, ty: TensorType, elements: Elements<'a>) -> Result<Literal, String> {
+    fn literal(&mut self, ty: TensorType, elements: DenseText<'a>) -> Result<Literal, String> {
         let size = ty.dtype.size();
         let bits = |word: &str| parse_element(word, ty.dtype).map(|b| b.to_le_bytes()[..size].to_vec());
         let bytes = match elements {
-            Elements::None if ty.elements() == 0 => Vec::new(),
-            Elements::None => return Err(format!("no elements for {ty}")),
-            Elements::Splat(word) => {
+            DenseText::None if ty.elements() == 0 => Vec::new(),
+            DenseText::None => return Err(format!("no elements for {ty}")),
+            DenseText::Splat(word) => {
                 self.unfold(ty.bytes())?;
                 bits(word)?.repeat(ty.elements())
             }
-            Elements::Bytes(text) => {
+            DenseText::Bytes(text) => {
                 parse_hex(&text).ok_or("the string is not \"0x\" and pairs of hex digits")?
             }
-            Elements::List(dims, words) => {
+            DenseText::List(dims, words) => {
                 if dims[..] != ty.shape[..] {
                     return Err(format!("the list has the shape {dims:?}, not that of {ty}"));
                 }

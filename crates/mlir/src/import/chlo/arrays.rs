@@ -2,7 +2,7 @@
 
 use super::{element_wise, math};
 use crate::import::attribute::{elements, flag, keyword, size, sizes};
-use crate::import::call::{Arrays, Import, OpRow, Results, op};
+use crate::import::call::{ArrayCall, ImportRule, OpImport, OpResults, op};
 use crate::import::const_eval;
 use crate::import::types::wrong;
 use crate::syntax::{Attribute, Operation, find};
@@ -10,7 +10,7 @@ use systole_base::{DType, Literal, Result, Shape, TensorType};
 use systole_ir::Tensor;
 use systole_ir::op::{CompareType, Direction};
 
-pub(crate) const OPERATIONS: &[OpRow] = &[
+pub(crate) const OPERATIONS: &[OpImport] = &[
     op("chlo.constant_like").arrays(constant_like),
     op("chlo.dynamic_reshape").arrays(|c| {
         let [x, shape] = c.all::<2>()?;
@@ -19,10 +19,10 @@ pub(crate) const OPERATIONS: &[OpRow] = &[
     op("chlo.minimum_broadcast_shapes").refused("its shapes would be known only when it runs"),
     TOP_K,
     // Its older name.
-    OpRow { name: "chlo.topk", ..TOP_K },
+    OpImport { name: "chlo.topk", ..TOP_K },
 ];
 
-const TOP_K: OpRow = op("chlo.top_k").arrays(|c| {
+const TOP_K: OpImport = op("chlo.top_k").arrays(|c| {
     let [x] = c.all::<1>()?;
     let k = size(c.op, "k")?.ok_or_else(|| wrong("`k` is missing"))?;
     top_k(x, k, flag(c.op, "largest", true)?).map(Some)
@@ -30,9 +30,9 @@ const TOP_K: OpRow = op("chlo.top_k").arrays(|c| {
 
 /// `chlo.broadcast_NAME`: operands take one shape first, that of the operand with the higher rank, to whose dimensions
 /// `broadcast_dimensions` takes those of the other.
-pub(crate) const BROADCAST: OpRow = op("chlo.broadcast_").arrays(broadcast);
+pub(crate) const BROADCAST: OpImport = op("chlo.broadcast_").arrays(broadcast);
 
-fn broadcast(c: &Arrays) -> Results {
+fn broadcast(c: &ArrayCall) -> OpResults {
     let (op, operands) = (c.op, c.operands);
     let name = op.name.trim_start_matches("chlo.broadcast_");
     let all = in_one_shape(op, operands)?;
@@ -40,7 +40,7 @@ fn broadcast(c: &Arrays) -> Results {
     let written = match (name, all.as_slice(), function.map(|row| row.import)) {
         ("select", [pred, a, b], _) => pred.select(a, b),
         ("compare", [a, b], _) => compared(op, a, b)?,
-        (_, [_, _], Some(Import::Elements(function))) => function.apply(&op.name, &all)?,
+        (_, [_, _], Some(ImportRule::Elements(function))) => function.apply(&op.name, &all)?,
         (_, [a, b], _) => match math::binary(name) {
             Some(binary) => return Ok(Some(a.builder().emit(binary, &[a, b]))),
             None => return Ok(None),
@@ -100,7 +100,7 @@ fn in_one_shape(op: &Operation, operands: &[Tensor]) -> Result<Vec<Tensor>> {
     Ok(aligned.into_iter().map(one).collect())
 }
 
-fn constant_like(c: &Arrays) -> Results {
+fn constant_like(c: &ArrayCall) -> OpResults {
     let (op, x) = (c.op, c.operand(0)?);
     let value = match find(&op.attributes, "value") {
         Some(Attribute::Float(digits, _)) => digits.clone(),

@@ -14,20 +14,20 @@ const COEFFICIENTS: [f64; 8] = [
 ];
 
 /// What both functions share: where they are reflected, z, t(z) = z + g + ½ and its logarithm.
-struct Terms {
+struct LanczosTerms {
     reflects: Tensor,
     z: Tensor,
     t: Tensor,
     log_t: Tensor,
 }
 
-impl Terms {
-    fn of(x: &Tensor) -> Terms {
+impl LanczosTerms {
+    fn of(x: &Tensor) -> LanczosTerms {
         let reflects = x.less(&x.scalar_like(0.5));
         let z = reflects.select(&-x, &(x - 1.0));
         let t = &z + (G + 0.5);
         let log_t = (&z / (G + 0.5)).log1p() + (G + 0.5).ln();
-        Terms { reflects, z, t, log_t }
+        LanczosTerms { reflects, z, t, log_t }
     }
 
     /// a(z) = base + Σ cₖ / (z + k)
@@ -49,7 +49,7 @@ impl Terms {
 
 /// ln |Γ(x)|; +∞ at the poles and at both infinities.
 pub(super) fn lgamma(x: &Tensor) -> Tensor {
-    let terms = Terms::of(x);
+    let terms = LanczosTerms::of(x);
     // (z + ½) · ln t − t, without overflow.
     let r = (&terms.z + 0.5 - &terms.t / &terms.log_t) * &terms.log_t;
     let direct = r + (2.0 * PI).ln() / 2.0 + terms.sum().log();
@@ -67,7 +67,7 @@ pub(super) fn lgamma(x: &Tensor) -> Tensor {
 
 /// The derivative of ln Γ(x); NaN at the poles.
 pub(super) fn digamma(x: &Tensor) -> Tensor {
-    let terms = Terms::of(x);
+    let terms = LanczosTerms::of(x);
     let direct = &terms.log_t + terms.slope() / terms.sum() - G / &terms.t;
     // digamma(1 − x) − π·cot πx, with x shifted into [−½, ½].
     let reduced = (x + (x + 0.5).floor().abs()) * PI;

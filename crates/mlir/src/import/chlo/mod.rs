@@ -8,9 +8,9 @@ mod ragged;
 mod scan;
 mod zeta;
 
-use super::call::OpRow;
+use super::call::OpImport;
 
 pub(super) use arrays::{BROADCAST, top_k};
 
-pub(super) const OPERATIONS: [&[OpRow]; 4] =
+pub(super) const OPERATIONS: [&[OpImport]; 4] =
     [arrays::OPERATIONS, element_wise::OPERATIONS, ragged::OPERATIONS, scan::OPERATIONS];

@@ -1,9 +1,9 @@
 //! ragged_dot: products of groups of rows with a matrix for each group. CHLO: ragged_dot, its three modes.
 
 use super::arrays::counted;
-use crate::import::call::{Arrays, OpRow, op};
+use crate::import::call::{ArrayCall, OpImport, op};
 use crate::import::types::{not_there, wrong};
-use crate::syntax::{Attribute, Attributes, find};
+use crate::syntax::{Attribute, NamedAttributes, find};
 use systole_base::{DType, Dims, Result};
 use systole_ir::Tensor;
 use systole_ir::op::DotGeneral;
@@ -11,11 +11,11 @@ use systole_ir::op::DotGeneral;
 /// Groups of one product: each is a product of its own here.
 const MOST_GROUPS: usize = 1 << 10;
 
-pub(crate) const OPERATIONS: &[OpRow] = &[op("chlo.ragged_dot").arrays(|c| products(c).map(Some))];
+pub(crate) const OPERATIONS: &[OpImport] = &[op("chlo.ragged_dot").arrays(|c| products(c).map(Some))];
 
 /// `lhs, rhs, group_sizes: int[groups]`, by the dimension of lhs that is ragged: one of the rows (each group has its own
 /// matrix), one that is summed over (each group has its own result), or one of the batch (nothing is ragged).
-fn products(c: &Arrays) -> Result<Vec<Tensor>> {
+fn products(c: &ArrayCall) -> Result<Vec<Tensor>> {
     let (op, [lhs, rhs, sizes]) = (c.op, c.all::<3>()?);
     let Some(Attribute::Struct(_, fields)) = find(&op.attributes, "ragged_dot_dimension_numbers") else {
         return Err(wrong("`ragged_dot_dimension_numbers` is missing"));
@@ -82,7 +82,7 @@ fn in_groups(lhs: &Tensor, ragged: usize, sizes: &Tensor) -> Vec<Tensor> {
     parts
 }
 
-fn list(fields: &Attributes, name: &str) -> Result<Dims> {
+fn list(fields: &NamedAttributes, name: &str) -> Result<Dims> {
     match find(fields, name) {
         None => Ok(Dims::new()),
         Some(Attribute::List(items)) => {

@@ -1,18 +1,18 @@
 //! scan: a body over the slices of arrays along a dimension, with carried values. CHLO: scan.
 
 use crate::import::attribute::{flag, size};
-use crate::import::call::{Arrays, Complex, Import, OpRow, Results, op};
+use crate::import::call::{ArrayCall, ComplexRule, ImportRule, OpImport, OpResults, op};
 use crate::import::types::wrong;
 use crate::syntax::{Attribute, find};
 use std::sync::Arc;
 use systole_base::{DType, Dims, Result, TensorType};
 use systole_ir::{Graph, Tensor, control_builders};
 
-pub(crate) const OPERATIONS: &[OpRow] =
-    &[op("chlo.scan").complex(Complex::Apart).import(Import::Bodies(scan))];
+pub(crate) const OPERATIONS: &[OpImport] =
+    &[op("chlo.scan").complex(ComplexRule::Apart).import(ImportRule::Bodies(scan))];
 
 /// `inputs: T[…, n, …], inits → outputs: U[…, n, …], carries`: a loop over `n` slices.
-fn scan(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Results {
+fn scan(c: &ArrayCall, captured: &[Tensor], bodies: &[Arc<Graph>]) -> OpResults {
     let (op, operands, results) = (c.op, c.operands, c.results);
     let ([body], []) = (bodies, captured) else { return Ok(None) };
     let inputs = match find(&op.attributes, "operandSegmentSizes") {

@@ -1,12 +1,12 @@
 //! The bits of complex numbers as other elements and back: the real part lies first.
 
-use crate::import::complex_number::Number;
+use crate::import::complex_number::RealOrComplex;
 use crate::import::types::wrong;
 use systole_base::{Result, TensorType};
 use systole_ir::Tensor;
 
 /// `bitcast_convert` where operand or result is complex; `to` is the type of the result or of its parts.
-pub(super) fn cast(x: &Number, to: &TensorType, complex: bool) -> Result<Number> {
+pub(super) fn cast(x: &RealOrComplex, to: &TensorType, complex: bool) -> Result<RealOrComplex> {
     if x.is_complex() && complex && x.ty() == to {
         return Ok(x.clone());
     }
@@ -15,14 +15,14 @@ pub(super) fn cast(x: &Number, to: &TensorType, complex: bool) -> Result<Number>
     let wide = if complex { to.with_shape([to.shape.dims(), &[2]].concat()) } else { to.clone() };
     let cast = regrouped(&parts, &wide)?;
     if !complex {
-        return Ok(Number::real(cast));
+        return Ok(RealOrComplex::real(cast));
     }
     let last = to.rank();
     let part = |p: usize| cast.slice_dim(last, p, p + 1).reshape(to.shape.clone());
-    Ok(Number::complex(part(0), part(1)))
+    Ok(RealOrComplex::complex(part(0), part(1)))
 }
 
-fn stacked(x: &Number) -> Tensor {
+fn stacked(x: &RealOrComplex) -> Tensor {
     let shape: Vec<usize> = x.shape().iter().copied().chain([1]).collect();
     let parts = [x.re.reshape(&shape[..]), x.imag().reshape(&shape[..])];
     Tensor::concatenate(&[&parts[0], &parts[1]], x.rank())

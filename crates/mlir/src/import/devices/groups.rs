@@ -1,8 +1,11 @@
 //! Groups of devices that are said by axes of a mesh, written out as numbers.
 
-use crate::device_sharding::Tiles;
+use crate::device_sharding::DeviceSharding;
 use crate::import::types::wrong;
-use crate::syntax::{Attribute, Attributes, Dense, Elements, Module, Ranked, Region, Type, find};
+use crate::syntax::{
+    Attribute, DenseElements, ElementData, MlirModule, MlirRegion, MlirType, NamedAttributes,
+    RankedTensorType, find,
+};
 use systole_base::Result;
 
 /// The attributes that may say groups.
@@ -16,7 +19,7 @@ const MOST_DEVICES: u64 = 1 << 10;
 ///
 /// # Errors
 /// `Data` when a mesh or an axis is not there.
-pub(crate) fn written(module: &Module) -> Result<Option<Module>> {
+pub(crate) fn written(module: &MlirModule) -> Result<Option<MlirModule>> {
     if !module.functions.iter().any(|f| has_axes(&f.body, 0)) {
         return Ok(None);
     }
@@ -28,7 +31,7 @@ pub(crate) fn written(module: &Module) -> Result<Option<Module>> {
 }
 
 /// The mesh and its axes, where groups are said so.
-fn axes(attributes: &Attributes) -> Option<(&Attribute, &[Attribute])> {
+fn axes(attributes: &NamedAttributes) -> Option<(&Attribute, &[Attribute])> {
     let Some(Attribute::Struct(kind, fields)) = find(attributes, NAME) else { return None };
     match find(fields, "axes") {
         Some(Attribute::List(axes)) if kind == "replica_group_mesh_axes" => {
@@ -38,7 +41,7 @@ fn axes(attributes: &Attributes) -> Option<(&Attribute, &[Attribute])> {
     }
 }
 
-fn has_axes(region: &Region, depth: usize) -> bool {
+fn has_axes(region: &MlirRegion, depth: usize) -> bool {
     let within = |op: &crate::syntax::Operation| {
         axes(&op.attributes).is_some()
             || op.regions.iter().any(|r| depth < MOST_DEPTH && has_axes(r, depth + 1))
@@ -46,7 +49,7 @@ fn has_axes(region: &Region, depth: usize) -> bool {
     region.operations.iter().any(within)
 }
 
-fn write(region: &mut Region, module: &Module, depth: usize) -> Result<()> {
+fn write(region: &mut MlirRegion, module: &MlirModule, depth: usize) -> Result<()> {
     for op in &mut region.operations {
         if let Some((mesh, names)) = axes(&op.attributes) {
             let groups = numbers(mesh, names, module)?;
@@ -72,7 +75,7 @@ fn name_of(axis: &Attribute) -> Result<String> {
 }
 
 /// Devices that differ along the axes only are a group.
-fn numbers(mesh: &Attribute, names: &[Attribute], module: &Module) -> Result<Attribute> {
+fn numbers(mesh: &Attribute, names: &[Attribute], module: &MlirModule) -> Result<Attribute> {
     let known = |(name, _): &&(String, Vec<(String, u64)>)| match mesh {
         Attribute::Symbol(mesh) | Attribute::String(mesh) => mesh == name,
         _ => false,
@@ -83,15 +86,15 @@ fn numbers(mesh: &Attribute, names: &[Attribute], module: &Module) -> Result<Att
     let count = count.filter(|n| (1..=MOST_DEVICES).contains(n));
     let count = count.ok_or_else(|| wrong(format!("a mesh of over {MOST_DEVICES} devices")))?;
     let names = names.iter().map(name_of).collect::<Result<Vec<_>>>()?;
-    let groups = Tiles::of_axes(&[], &names, mesh, count as usize)?.sums();
+    let groups = DeviceSharding::of_axes(&[], &names, mesh, count as usize)?.sums();
     let dims = vec![groups.len(), groups.first().map_or(0, Vec::len)];
     let words = groups.iter().flatten().map(usize::to_string).collect();
-    let ty = Ranked {
+    let ty = RankedTensorType {
         dims: dims.iter().map(|d| Some(*d as u64)).collect(),
         element: "i64".into(),
         encoding: None,
     };
-    Ok(Attribute::Dense(Dense { ty: Type::Tensor(ty), elements: Elements::List(dims, words) }))
+    Ok(Attribute::Dense(DenseElements { ty: MlirType::Tensor(ty), elements: ElementData::List(dims, words) }))
 }
 
 #[cfg(test)]
@@ -131,7 +134,9 @@ mod tests {
         attributes.iter_mut().filter(|(n, _)| n == NAME).for_each(|(_, value)| *value = by_axes(names));
         let own = written(&module)?;
         let told = own.map(|m| match find(&m.functions[0].body.operations[0].attributes, NAME) {
-            Some(Attribute::Dense(Dense { elements: Elements::List(_, words), .. })) => words.join(" "),
+            Some(Attribute::Dense(DenseElements { elements: ElementData::List(_, words), .. })) => {
+                words.join(" ")
+            }
             other => format!("{other:?}"),
         });
         Ok(told)

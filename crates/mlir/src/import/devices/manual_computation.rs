@@ -5,16 +5,16 @@
 //! computations all compute the same; at the begin each takes its part of the operands, and at the end the parts of all are
 //! gathered. A program with none of them stays as it is, and is run once.
 
-use crate::device_sharding::Tiles;
+use crate::device_sharding::DeviceSharding;
 use crate::import::attribute::{device_count, text};
-use crate::import::call::{Import, OpRow, call, op};
-use crate::import::importer::{Frame, Importer};
+use crate::import::call::{ImportRule, OpImport, call, op};
+use crate::import::importer::{CallFrame, Importer};
 use crate::import::types::{not_there, wrong};
-use crate::import::value::Given;
-use crate::syntax::{Attribute, Operation, Region, Value, find};
+use crate::import::value::ImportedValue;
+use crate::syntax::{Attribute, FunctionValue, MlirRegion, Operation, find};
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::op::{
-    AllGather, AllReduce, BroadcastInDim, Convert, DynamicSlice, Groups, Monoid, PartitionId, Reshape,
+    AllGather, AllReduce, BroadcastInDim, Convert, DynamicSlice, Monoid, PartitionId, ReplicaGroups, Reshape,
 };
 use systole_ir::{GraphBuilder, Tensor};
 
@@ -26,9 +26,10 @@ const MOST_DEPTH: usize = 64;
 /// The custom calls that begin and end what a device computes by itself.
 const SHAPE_CALLS: [&str; 2] = ["SPMDFullToShardShape", "SPMDShardToFullShape"];
 
-const SHAPE_CALL: Import = Import::Importer(|i, op, operands, frame, g| i.shape_call(op, operands, frame, g));
+const SHAPE_CALL: ImportRule =
+    ImportRule::Importer(|i, op, operands, frame, g| i.shape_call(op, operands, frame, g));
 
-pub(crate) const OPERATIONS: &[OpRow] = &[
+pub(crate) const OPERATIONS: &[OpImport] = &[
     op("mhlo.copy").importer(|_, _, operands, _, _| Ok(operands)),
     op("sdy.manual_computation").importer(|i, op, operands, frame, g| i.manual(op, operands, frame, g)),
     op("sdy.reshard").importer(|_, _, operands, _, _| Ok(operands)),
@@ -38,7 +39,7 @@ pub(crate) const OPERATIONS: &[OpRow] = &[
 ];
 
 /// How an operand or a result lies along the axes that devices have their own parts of.
-fn tiles(sharding: &Attribute, mesh: &[(String, u64)], manual: &[String]) -> Result<Tiles> {
+fn tiles(sharding: &Attribute, mesh: &[(String, u64)], manual: &[String]) -> Result<DeviceSharding> {
     let (sharding, unreduced) = match sharding {
         Attribute::Struct(_, fields) => match (find(fields, "sharding"), find(fields, "axes")) {
             (Some(inner), Some(Attribute::List(axes))) => (inner, axes.as_slice()),
@@ -58,7 +59,7 @@ fn tiles(sharding: &Attribute, mesh: &[(String, u64)], manual: &[String]) -> Res
     let count = mesh.iter().try_fold(1u64, |n, (_, size)| n.checked_mul(*size));
     let count = count.filter(|n| (1..=MOST_DEVICES).contains(n));
     let count = count.ok_or_else(|| not_there(format!("a mesh of over {MOST_DEVICES} devices")))?;
-    Tiles::of_axes(&dims, &unreduced, mesh, count as usize)
+    DeviceSharding::of_axes(&dims, &unreduced, mesh, count as usize)
 }
 
 /// This device's number.
@@ -76,7 +77,7 @@ fn entry(list: Literal, device: &Tensor, g: &GraphBuilder) -> Tensor {
 }
 
 /// This device's part of what all have.
-fn part(x: &Tensor, tiles: &Tiles, g: &GraphBuilder) -> Result<Tensor> {
+fn part(x: &Tensor, tiles: &DeviceSharding, g: &GraphBuilder) -> Result<Tensor> {
     if tiles.is_replicated() {
         return Ok(x.clone());
     }
@@ -105,26 +106,26 @@ fn part(x: &Tensor, tiles: &Tiles, g: &GraphBuilder) -> Result<Tensor> {
     Ok(first.select(&mine, &nothing))
 }
 
-fn groups(members: Vec<Vec<usize>>) -> Groups {
-    Groups { members, channel: 1, global: true }
+fn groups(members: Vec<Vec<usize>>) -> ReplicaGroups {
+    ReplicaGroups { members, channel: 1, global: true }
 }
 
 /// The parts of all devices together; of a sum each device's term.
-fn gathered(x: Tensor, tiles: &Tiles, g: &GraphBuilder) -> Tensor {
+fn gathered(x: Tensor, tiles: &DeviceSharding, g: &GraphBuilder) -> Tensor {
     let split = (0..x.ty().rank()).filter(|d| !tiles.is_whole(*d));
     split.fold(x, |x, dim| g.emit(AllGather { groups: groups(tiles.rows(dim)), dim }, &[&x]).remove(0))
 }
 
-fn part_of(given: Given, tiles: &Tiles, g: &GraphBuilder) -> Result<Given> {
+fn part_of(given: ImportedValue, tiles: &DeviceSharding, g: &GraphBuilder) -> Result<ImportedValue> {
     Ok(match given {
-        Given::Array(x) => Given::Array(part(&x, tiles, g)?),
-        Given::Complex(re, im) => Given::Complex(part(&re, tiles, g)?, part(&im, tiles, g)?),
+        ImportedValue::Array(x) => ImportedValue::Array(part(&x, tiles, g)?),
+        ImportedValue::Complex(re, im) => ImportedValue::Complex(part(&re, tiles, g)?, part(&im, tiles, g)?),
         other => other,
     })
 }
 
 /// The op that makes a value.
-fn maker(region: &Region, value: Value, depth: usize) -> Option<&Operation> {
+fn maker(region: &MlirRegion, value: FunctionValue, depth: usize) -> Option<&Operation> {
     let within = |op: &'_ Operation| op.results.contains(&value);
     region.operations.iter().find(|op| within(op)).or_else(|| match depth {
         MOST_DEPTH => None,
@@ -139,7 +140,7 @@ fn told(op: &Operation) -> Option<&str> {
 
 impl<'m> Importer<'m> {
     /// The parts of all devices together, and terms added up.
-    fn whole(&mut self, x: Tensor, tiles: &Tiles, g: &GraphBuilder) -> Tensor {
+    fn whole(&mut self, x: Tensor, tiles: &DeviceSharding, g: &GraphBuilder) -> Tensor {
         let term = gathered(x, tiles, g);
         if tiles.is_reduced() {
             return term;
@@ -152,17 +153,19 @@ impl<'m> Importer<'m> {
         sum
     }
 
-    fn whole_of(&mut self, given: Given, tiles: &Tiles, g: &GraphBuilder) -> Given {
+    fn whole_of(&mut self, given: ImportedValue, tiles: &DeviceSharding, g: &GraphBuilder) -> ImportedValue {
         match given {
-            Given::Array(x) => Given::Array(self.whole(x, tiles, g)),
-            Given::Complex(re, im) => Given::Complex(self.whole(re, tiles, g), self.whole(im, tiles, g)),
+            ImportedValue::Array(x) => ImportedValue::Array(self.whole(x, tiles, g)),
+            ImportedValue::Complex(re, im) => {
+                ImportedValue::Complex(self.whole(re, tiles, g), self.whole(im, tiles, g))
+            }
             other => other,
         }
     }
 
     /// Puts each device's terms in the place of a result's sums where the result lies on the devices as these do; whether it
     /// did.
-    pub(crate) fn keep_terms(&self, parts: &mut [Tensor], tiles: Option<&Tiles>) -> bool {
+    pub(crate) fn keep_terms(&self, parts: &mut [Tensor], tiles: Option<&DeviceSharding>) -> bool {
         let Some(tiles) = tiles.filter(|t| !t.is_reduced()) else { return false };
         let term = |sum: &Tensor| {
             let made = self.terms.iter().find(|(id, _, own)| *id == sum.id() && own == tiles);
@@ -177,10 +180,10 @@ impl<'m> Importer<'m> {
     fn manual(
         &mut self,
         op: &'m Operation,
-        operands: Vec<Given>,
-        frame: &mut Frame<'m>,
+        operands: Vec<ImportedValue>,
+        frame: &mut CallFrame<'m>,
         g: &GraphBuilder,
-    ) -> Result<Vec<Given>> {
+    ) -> Result<Vec<ImportedValue>> {
         let list = |name: &str| match find(&op.attributes, name) {
             Some(Attribute::List(all)) => Ok(all.as_slice()),
             _ => Err(wrong(format!("it has no {name}"))),
@@ -220,11 +223,11 @@ impl<'m> Importer<'m> {
     fn shape_call(
         &mut self,
         op: &'m Operation,
-        operands: Vec<Given>,
-        frame: &Frame<'m>,
+        operands: Vec<ImportedValue>,
+        frame: &CallFrame<'m>,
         g: &GraphBuilder,
-    ) -> Result<Vec<Given>> {
-        let [given] = <[Given; 1]>::try_from(operands).map_err(|_| wrong("it takes one operand"))?;
+    ) -> Result<Vec<ImportedValue>> {
+        let [given] = <[ImportedValue; 1]>::try_from(operands).map_err(|_| wrong("it takes one operand"))?;
         let enters = text(op, "call_target_name") == Some(SHAPE_CALLS[0]);
         let before = op.operands.first().and_then(|v| maker(&frame.function.body, *v, 0));
         let text = if enters { before.and_then(told) } else { told(op) };
@@ -232,7 +235,7 @@ impl<'m> Importer<'m> {
         let devices = device_count(self.module)?;
         let rank = |ty: &TensorType| ty.rank();
         let rank = given.parts()?.first().map_or(0, |x| rank(x.ty()));
-        let tiles = Tiles::of_text(text, rank, devices)?;
+        let tiles = DeviceSharding::of_text(text, rank, devices)?;
         Ok(vec![if enters { part_of(given, &tiles, g)? } else { self.whole_of(given, &tiles, g) }])
     }
 }

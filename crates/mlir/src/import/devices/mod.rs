@@ -5,6 +5,6 @@ mod manual_computation;
 pub(super) mod run_parallel;
 pub(super) mod sharding_import;
 
-use super::call::OpRow;
+use super::call::OpImport;
 
-pub(super) const OPERATIONS: [&[OpRow]; 2] = [manual_computation::OPERATIONS, run_parallel::OPERATIONS];
+pub(super) const OPERATIONS: [&[OpImport]; 2] = [manual_computation::OPERATIONS, run_parallel::OPERATIONS];

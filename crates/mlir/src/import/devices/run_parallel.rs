@@ -2,12 +2,12 @@
 //! next to each other in one program, and what they exchange are its values.
 
 use crate::import::attribute::{self, size};
-use crate::import::call::{Arrays, Complex, OpRow, Results, op};
-use crate::import::importer::{Frame, Importer, MAX_CALLS, place};
+use crate::import::call::{ArrayCall, ComplexRule, OpImport, OpResults, op};
+use crate::import::importer::{CallFrame, Importer, MAX_CALLS, place};
 use crate::import::types::{not_there, wrong};
-use crate::import::value::Given;
+use crate::import::value::ImportedValue;
 use crate::import::{bodies, const_eval};
-use crate::syntax::{Attribute, Function, Operation, find};
+use crate::syntax::{Attribute, MlirFunction, Operation, find};
 use systole_base::{DType, Result, ResultExt};
 use systole_ir::op::Monoid;
 use systole_ir::{Graph, GraphBuilder, Tensor, control_builders};
@@ -23,13 +23,13 @@ pub(crate) fn is_each_alone(name: &str) -> bool {
     )
 }
 
-pub(crate) const OPERATIONS: &[OpRow] = &[
+pub(crate) const OPERATIONS: &[OpImport] = &[
     op("interpreter.run_parallel").importer(|i, op, operands, _, g| i.run_parallel(op, operands, g)),
-    op("stablehlo.cross-replica-sum").complex(Complex::Parts).arrays(cross_replica_sum),
+    op("stablehlo.cross-replica-sum").complex(ComplexRule::Parts).arrays(cross_replica_sum),
 ];
 
 /// The older op for an all_reduce by addition between replicas.
-fn cross_replica_sum(c: &Arrays) -> Results {
+fn cross_replica_sum(c: &ArrayCall) -> OpResults {
     let [x] = c.all::<1>()?;
     let reduce = Operation { name: "stablehlo.all_reduce".into(), ..c.op.clone() };
     let sum = Monoid::Add.body(x.dtype());
@@ -46,22 +46,22 @@ fn has_channel(op: &Operation) -> bool {
 
 /// Replicas and partitions of each.
 #[derive(Clone, Copy)]
-struct Grid {
+struct ProcessGrid {
     replicas: usize,
     partitions: usize,
 }
 
 /// What the members of one group give: a result for each.
-type Exchange<'a> = dyn Fn(&[&Tensor]) -> Result<Vec<Tensor>> + 'a;
+type GroupCollective<'a> = dyn Fn(&[&Tensor]) -> Result<Vec<Tensor>> + 'a;
 
 impl<'m> Importer<'m> {
     /// The results of all devices, one after the other.
     fn run_parallel(
         &mut self,
         op: &'m Operation,
-        operands: Vec<Given>,
+        operands: Vec<ImportedValue>,
         g: &GraphBuilder,
-    ) -> Result<Vec<Given>> {
+    ) -> Result<Vec<ImportedValue>> {
         let (grid, name) = programs(op)?;
         let called = self.module.functions.iter().find(|f| f.name == name);
         let f = called.ok_or_else(|| wrong(format!("there is no function @{name}")))?;
@@ -78,20 +78,20 @@ impl<'m> Importer<'m> {
     /// A function on all devices, op by op.
     fn together(
         &mut self,
-        f: &'m Function,
-        arguments: Vec<Vec<Given>>,
-        grid: Grid,
+        f: &'m MlirFunction,
+        arguments: Vec<Vec<ImportedValue>>,
+        grid: ProcessGrid,
         g: &GraphBuilder,
-    ) -> Result<Vec<Vec<Given>>> {
-        let mut frames: Vec<Frame<'m>> = Vec::new();
+    ) -> Result<Vec<Vec<ImportedValue>>> {
+        let mut frames: Vec<CallFrame<'m>> = Vec::new();
         for own in arguments {
-            let mut frame = Frame { function: f, values: vec![None; f.values.len()] };
+            let mut frame = CallFrame { function: f, values: vec![None; f.values.len()] };
             f.body.arguments.iter().zip(own).for_each(|(value, given)| frame.set(*value, given));
             frames.push(frame);
         }
         for op in &f.body.operations {
             let operands =
-                |frame: &Frame<'m>| op.operands.iter().map(|v| frame.get(*v)).collect::<Result<Vec<_>>>();
+                |frame: &CallFrame<'m>| op.operands.iter().map(|v| frame.get(*v)).collect::<Result<Vec<_>>>();
             let operands = frames.iter().map(operands).collect::<Result<Vec<_>>>().at(|| place(op))?;
             if op.name == "func.return" || op.name == "stablehlo.return" {
                 return Ok(operands);
@@ -115,13 +115,14 @@ impl<'m> Importer<'m> {
     fn exchange(
         &mut self,
         op: &'m Operation,
-        operands: &[Vec<Given>],
-        grid: Grid,
-        frames: &mut [Frame<'m>],
+        operands: &[Vec<ImportedValue>],
+        grid: ProcessGrid,
+        frames: &mut [CallFrame<'m>],
         g: &GraphBuilder,
-    ) -> Result<Option<Vec<Vec<Given>>>> {
+    ) -> Result<Option<Vec<Vec<ImportedValue>>>> {
         let numbers = |of: fn(usize, usize) -> usize| {
-            let id = |i: usize| vec![Given::Array(g.scalar(DType::U32, of(i, grid.partitions) as f64))];
+            let id =
+                |i: usize| vec![ImportedValue::Array(g.scalar(DType::U32, of(i, grid.partitions) as f64))];
             Ok(Some((0..grid.replicas * grid.partitions).map(id).collect()))
         };
         let name = op.name.strip_prefix("stablehlo.").unwrap_or_default();
@@ -148,10 +149,10 @@ impl<'m> Importer<'m> {
             }
             _ => None,
         };
-        let all = operands.iter().map(|own| own.iter().cloned().map(Given::array).collect());
+        let all = operands.iter().map(|own| own.iter().cloned().map(ImportedValue::array).collect());
         let all = all.collect::<Result<Vec<Vec<Tensor>>>>()?;
         let groups = groups(op, name, grid)?;
-        let mut results: Vec<Vec<Given>> = vec![Vec::new(); all.len()];
+        let mut results: Vec<Vec<ImportedValue>> = vec![Vec::new(); all.len()];
         let roots = dynamic_roots(op, &all)?;
         for i in 0..op.operands.len() - usize::from(!roots.is_empty()) {
             let own: Option<Vec<&Tensor>> = all.iter().map(|own| own.get(i)).collect();
@@ -167,7 +168,7 @@ impl<'m> Importer<'m> {
                 _ => one_group(op, name, members, body.as_deref(), g),
             };
             let outs = in_groups(name, &own, &groups, &exchange)?;
-            results.iter_mut().zip(outs).for_each(|(all, t)| all.push(Given::Array(t)));
+            results.iter_mut().zip(outs).for_each(|(all, t)| all.push(ImportedValue::Array(t)));
         }
         Ok(Some(results))
     }
@@ -189,7 +190,7 @@ fn meets(name: &str) -> bool {
 }
 
 /// `programs = [[@a, @a], [@a, @a]]`: replicas of partitions, all of one function.
-fn programs(op: &Operation) -> Result<(Grid, String)> {
+fn programs(op: &Operation) -> Result<(ProcessGrid, String)> {
     let Some(Attribute::List(rows)) = find(&op.attributes, "programs") else {
         return Err(wrong("`programs` is missing"));
     };
@@ -206,7 +207,7 @@ fn programs(op: &Operation) -> Result<(Grid, String)> {
         return Err(not_there("programs that differ from device to device are not supported")
             .because("all devices run one program, and tell themselves by partition_id and replica_id"));
     }
-    let grid = Grid { replicas: rows.len(), partitions: rows[0].len() };
+    let grid = ProcessGrid { replicas: rows.len(), partitions: rows[0].len() };
     match rows.iter().all(|row| row.len() == grid.partitions) && all.len() <= 64 {
         true => Ok((grid, name.clone())),
         false => Err(wrong("`programs` is no grid of at most 64 devices")),
@@ -214,7 +215,7 @@ fn programs(op: &Operation) -> Result<(Grid, String)> {
 }
 
 /// The groups of devices in which an op exchanges, devices numbered with partitions fastest.
-fn groups(op: &Operation, name: &str, grid: Grid) -> Result<Vec<Vec<usize>>> {
+fn groups(op: &Operation, name: &str, grid: ProcessGrid) -> Result<Vec<Vec<usize>>> {
     let attribute = if name == "collective_permute" { "source_target_pairs" } else { "replica_groups" };
     let said = attribute::elements(op, attribute)?
         .into_iter()
@@ -255,7 +256,7 @@ fn groups(op: &Operation, name: &str, grid: Grid) -> Result<Vec<Vec<usize>>> {
 }
 
 /// The results of all devices; those of no group have zeros where the op allows it.
-fn in_groups(name: &str, own: &[&Tensor], groups: &[Vec<usize>], f: &Exchange) -> Result<Vec<Tensor>> {
+fn in_groups(name: &str, own: &[&Tensor], groups: &[Vec<usize>], f: &GroupCollective) -> Result<Vec<Tensor>> {
     let mut results: Vec<Option<Tensor>> = vec![None; own.len()];
     for group in groups {
         let members: Vec<&Tensor> = group.iter().map(|&i| own[i]).collect();

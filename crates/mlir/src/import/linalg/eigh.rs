@@ -5,7 +5,7 @@
 //! Golub and Van Loan, 8.5.
 
 use super::blocks::{adjoint, beside, block, lower, masked, padded, places, repeated, with_unit_diagonal};
-use crate::import::complex_number::{Number, copysign};
+use crate::import::complex_number::{RealOrComplex, copysign};
 use systole_base::{DType, Shape};
 use systole_ir::{Tensor, control_builders};
 
@@ -14,7 +14,7 @@ const MOST_SWEEPS: f64 = 40.0;
 
 /// `a: T[K, N, N] → (v: T[K, N, N], w: T[K, N])`: a · v = v · diag(w), where only a's lower triangle (or the upper one) is
 /// read; w ascending where `sorted`. NaN where a is not finite.
-pub(super) fn decomposed(a: &Number, from_lower: bool, sorted: bool) -> (Number, Tensor) {
+pub(super) fn decomposed(a: &RealOrComplex, from_lower: bool, sorted: bool) -> (RealOrComplex, Tensor) {
     let (lead, n) = (a.shape()[0], a.shape()[1]);
     let below = if from_lower { a.clone() } else { adjoint(a) };
     let whole = whole_of(&below);
@@ -36,27 +36,29 @@ pub(super) fn decomposed(a: &Number, from_lower: bool, sorted: bool) -> (Number,
 }
 
 /// The Hermitian matrix of which `a` holds what lies on and below the diagonal.
-fn whole_of(a: &Number) -> Number {
+fn whole_of(a: &RealOrComplex) -> RealOrComplex {
     let below = lower(a, false);
-    let on = masked(&Number::real(a.re.clone()), &places(a, 0).equal(&places(a, 1)));
+    let on = masked(&RealOrComplex::real(a.re.clone()), &places(a, 0).equal(&places(a, 1)));
     below.add(&adjoint(&below)).add(&on)
 }
 
 /// `T[K, N, N] → T[K, N]`
-fn diagonal(a: &Number) -> Number {
+fn diagonal(a: &RealOrComplex) -> RealOrComplex {
     masked(a, &places(a, 0).equal(&places(a, 1))).sum(&[1])
 }
 
 /// Sweeps until next to nothing is left beside the diagonal of `w`: w and the vectors.
-fn swept(w: Number, v: Number) -> (Number, Number) {
+fn swept(w: RealOrComplex, v: RealOrComplex) -> (RealOrComplex, RealOrComplex) {
     let complex = w.is_complex();
     let parts: Vec<Tensor> = w.parts().chain(v.parts()).cloned().collect();
     let first = w.g().scalar(DType::I32, 0.0);
     let init: Vec<&Tensor> = std::iter::once(&first).chain(&parts).collect();
-    let numbers = |s: &[Tensor]| -> Option<(Number, Number)> {
+    let numbers = |s: &[Tensor]| -> Option<(RealOrComplex, RealOrComplex)> {
         Some(match s {
-            [a, b] => (Number::real(a.clone()), Number::real(b.clone())),
-            [a, b, c, d] => (Number::complex(a.clone(), b.clone()), Number::complex(c.clone(), d.clone())),
+            [a, b] => (RealOrComplex::real(a.clone()), RealOrComplex::real(b.clone())),
+            [a, b, c, d] => {
+                (RealOrComplex::complex(a.clone(), b.clone()), RealOrComplex::complex(c.clone(), d.clone()))
+            }
             _ => return None,
         })
     };
@@ -73,7 +75,7 @@ fn swept(w: Number, v: Number) -> (Number, Number) {
                 vec![w, v]
             });
             let count = &s[0] + &s[0].scalar_like(1.0);
-            let part = |x: &Number| if complex { x.widened() } else { x.clone() };
+            let part = |x: &RealOrComplex| if complex { x.widened() } else { x.clone() };
             std::iter::once(count)
                 .chain(done.iter().flat_map(|x| part(x).parts().cloned().collect::<Vec<_>>()))
                 .collect()
@@ -83,7 +85,7 @@ fn swept(w: Number, v: Number) -> (Number, Number) {
 }
 
 /// `→ bool[]`: whether anything beside a diagonal counts in its matrix's norm.
-fn has_rest(w: &Number) -> Tensor {
+fn has_rest(w: &RealOrComplex) -> Tensor {
     let eps = if w.ty().dtype == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
     let beside_it = masked(w, &places(w, 0).not_equal(&places(w, 1)));
     let (rest, all) = (beside_it.norm().sum(&[1, 2]), w.norm().sum(&[1, 2]));
@@ -93,7 +95,7 @@ fn has_rest(w: &Number) -> Tensor {
 }
 
 /// Row and column i against row and column i + N / 2, and the next order of them.
-fn step(w: &Number, v: &Number) -> (Number, Number) {
+fn step(w: &RealOrComplex, v: &RealOrComplex) -> (RealOrComplex, RealOrComplex) {
     let (n, h) = (w.shape()[1], w.shape()[1] / 2);
     let on = diagonal(w).re;
     let (a, c) = (on.slice_dim(1, 0, h), on.slice_dim(1, h, n));
@@ -110,12 +112,12 @@ fn step(w: &Number, v: &Number) -> (Number, Number) {
     let (here, pair) = (apart.equal(&apart.scalar_like(0.0)), apart.equal(&apart.scalar_like(h as f64)));
     let kept = masked(&w, &here.or(&pair).not());
     let re = here.select(&on, &kept.re);
-    let w = Number { re, im: kept.im };
+    let w = RealOrComplex { re, im: kept.im };
     (next_order(&next_order(&w, 1), 2), next_order(&v, 2))
 }
 
 /// `a, c: T[K, H]` and b of the matrices [[a, b], [b̄, c]]: cosine, sine with b's phase, and their quotient's size.
-fn rotation(a: &Tensor, b: &Number, c: &Tensor) -> (Tensor, Number, Tensor) {
+fn rotation(a: &Tensor, b: &RealOrComplex, c: &Tensor) -> (Tensor, RealOrComplex, Tensor) {
     let size = b.abs();
     let zero = size.scalar_like(0.0);
     let idle = size.equal(&zero);
@@ -130,13 +132,13 @@ fn rotation(a: &Tensor, b: &Number, c: &Tensor) -> (Tensor, Number, Tensor) {
     let sine = if b.is_complex() {
         b.map(|x| x / &safe).scale(&sine)
     } else {
-        Number::real(copysign(&sine, &(&b.re * &sine)))
+        RealOrComplex::real(copysign(&sine, &(&b.re * &sine)))
     };
     (cosine, sine, t)
 }
 
 /// `x · [[c, s], [−s̄, c]]`
-fn columns(x: &Number, cosine: &Tensor, sine: &Number) -> Number {
+fn columns(x: &RealOrComplex, cosine: &Tensor, sine: &RealOrComplex) -> RealOrComplex {
     let (k, h, n) = (cosine.shape()[0], cosine.shape()[1], x.shape()[2]);
     let wide = Shape::new([k, x.shape()[1], h]);
     let c = cosine.reshape([k, 1, h]).broadcast_to(&wide);
@@ -147,7 +149,7 @@ fn columns(x: &Number, cosine: &Tensor, sine: &Number) -> Number {
 }
 
 /// `[[c, −s], [s̄, c]] · x`
-fn rows(x: &Number, cosine: &Tensor, sine: &Number) -> Number {
+fn rows(x: &RealOrComplex, cosine: &Tensor, sine: &RealOrComplex) -> RealOrComplex {
     let (k, h, n) = (cosine.shape()[0], cosine.shape()[1], x.shape()[1]);
     let wide = Shape::new([k, h, x.shape()[2]]);
     let c = cosine.reshape([k, h, 1]).broadcast_to(&wide);
@@ -158,7 +160,7 @@ fn rows(x: &Number, cosine: &Tensor, sine: &Number) -> Number {
 }
 
 /// The players of a tournament's two rows go one place on, all but the first.
-fn next_order(x: &Number, dim: usize) -> Number {
+fn next_order(x: &RealOrComplex, dim: usize) -> RealOrComplex {
     let n = x.shape()[dim];
     let h = n / 2;
     if h < 2 {
@@ -166,15 +168,15 @@ fn next_order(x: &Number, dim: usize) -> Number {
     }
     let part = |from: usize, to: usize| x.slice_dim(dim, from, to);
     let parts = [part(0, 1), part(h, h + 1), part(1, h - 1), part(h + 1, n), part(h - 1, h)];
-    let held: Vec<&Number> = parts.iter().filter(|p| p.shape()[dim] > 0).collect();
-    Number::concatenate(&held, dim).unwrap_or_else(|| x.clone())
+    let held: Vec<&RealOrComplex> = parts.iter().filter(|p| p.shape()[dim] > 0).collect();
+    RealOrComplex::concatenate(&held, dim).unwrap_or_else(|| x.clone())
 }
 
 /// Values ascending, and the vectors with them.
-fn in_order(v: &Number, w: &Tensor) -> (Number, Tensor) {
+fn in_order(v: &RealOrComplex, w: &Tensor) -> (RealOrComplex, Tensor) {
     let (k, n) = (w.shape()[0], w.shape()[1]);
     let wide = Shape::new([k, n, n]);
     let came_from = w.argsort(1, false).reshape([k, 1, n]).broadcast_to(&wide);
     let pick = places(v, 0).broadcast_to(&wide).equal(&came_from).convert(v.ty().dtype);
-    (v.matmul(&Number::real(pick)), w.sort(1, false))
+    (v.matmul(&RealOrComplex::real(pick)), w.sort(1, false))
 }

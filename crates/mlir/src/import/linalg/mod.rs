@@ -9,36 +9,38 @@ mod qr;
 mod triangular;
 
 use super::attribute::{flag, text};
-use super::call::{Import, OpRow, call, op};
-use super::complex_number::Number;
+use super::call::{ImportRule, OpImport, call, op};
+use super::complex_number::RealOrComplex;
 use super::types::wrong;
-use super::value::Given;
+use super::value::ImportedValue;
 use crate::syntax::{Attribute, Operation, find};
 use blocks::{adjoint, stacked};
 use systole_base::{DType, Result, TensorType};
 use systole_ir::Tensor;
 
-pub(super) const OPERATIONS: &[OpRow] = &[
-    op("stablehlo.cholesky").import(Import::Values(|c| cholesky(&c.number(0)?, flag(c.op, "lower", false)?))),
-    op("stablehlo.triangular_solve").import(Import::Values(|c| solve(c.op, &c.number(0)?, &c.number(1)?))),
-    call("Qr", Import::Values(|c| decomposed(&c.number(0)?))),
+pub(super) const OPERATIONS: &[OpImport] = &[
+    op("stablehlo.cholesky")
+        .import(ImportRule::Values(|c| cholesky(&c.number(0)?, flag(c.op, "lower", false)?))),
+    op("stablehlo.triangular_solve")
+        .import(ImportRule::Values(|c| solve(c.op, &c.number(0)?, &c.number(1)?))),
+    call("Qr", ImportRule::Values(|c| decomposed(&c.number(0)?))),
     call(
         "ProductOfElementaryHouseholderReflectors",
-        Import::Values(|c| reflected(&c.number(0)?, &c.number(1)?)),
+        ImportRule::Values(|c| reflected(&c.number(0)?, &c.number(1)?)),
     ),
-    call("LuDecomposition", Import::Values(|c| factored(&c.number(0)?))),
-    call("Eigh", Import::Values(|c| eigen(&c.number(0)?, text(c.op, "backend_config")))),
+    call("LuDecomposition", ImportRule::Values(|c| factored(&c.number(0)?))),
+    call("Eigh", ImportRule::Values(|c| eigen(&c.number(0)?, text(c.op, "backend_config")))),
 ];
 
 /// Matrices of floats.
-fn matrices(x: &Number) -> Result<()> {
+fn matrices(x: &RealOrComplex) -> Result<()> {
     if x.rank() < 2 || !x.ty().dtype.is_float() {
         return Err(wrong(format!("(I1) {} is no array of matrices of floats", x.ty())));
     }
     Ok(())
 }
 
-fn square(x: &Number, label: &str) -> Result<()> {
+fn square(x: &RealOrComplex, label: &str) -> Result<()> {
     matrices(x)?;
     let sizes = &x.shape()[x.rank() - 2..];
     if sizes[0] != sizes[1] {
@@ -49,13 +51,13 @@ fn square(x: &Number, label: &str) -> Result<()> {
 }
 
 /// The computation in at least f32, where there is anything to compute.
-fn in_f32(x: &Number, to: &[usize], f: impl FnOnce(&Number) -> Number) -> Number {
+fn in_f32(x: &RealOrComplex, to: &[usize], f: impl FnOnce(&RealOrComplex) -> RealOrComplex) -> RealOrComplex {
     let dtype = x.ty().dtype;
     let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     f(&stacked(&x.convert(wide))).convert(dtype).reshape(to)
 }
 
-fn cholesky(a: &Number, lower: bool) -> Result<Vec<Given>> {
+fn cholesky(a: &RealOrComplex, lower: bool) -> Result<Vec<ImportedValue>> {
     square(a, "C2")?;
     if a.ty().elements() == 0 {
         return Ok(vec![a.clone().into()]);
@@ -69,7 +71,7 @@ fn cholesky(a: &Number, lower: bool) -> Result<Vec<Given>> {
     ])
 }
 
-fn solve(op: &Operation, a: &Number, b: &Number) -> Result<Vec<Given>> {
+fn solve(op: &Operation, a: &RealOrComplex, b: &RealOrComplex) -> Result<Vec<ImportedValue>> {
     square(a, "C3")?;
     matrices(b)?;
     let (left, unit) = (flag(op, "left_side", false)?, flag(op, "unit_diagonal", false)?);
@@ -102,7 +104,7 @@ fn solve(op: &Operation, a: &Number, b: &Number) -> Result<Vec<Given>> {
             let x = if lower {
                 triangular::solve_lower(&a, &b, unit)
             } else {
-                let back = |x: &Number, dims: &[usize]| x.map(|t: &Tensor| t.reverse(dims));
+                let back = |x: &RealOrComplex, dims: &[usize]| x.map(|t: &Tensor| t.reverse(dims));
                 back(&triangular::solve_lower(&back(&a, &[1, 2]), &back(&b, &[1]), unit), &[1])
             };
             if left { x } else { x.transposed() }
@@ -112,7 +114,7 @@ fn solve(op: &Operation, a: &Number, b: &Number) -> Result<Vec<Given>> {
 }
 
 /// `Qr`: R and the reflectors in one array, and τ.
-fn decomposed(a: &Number) -> Result<Vec<Given>> {
+fn decomposed(a: &RealOrComplex) -> Result<Vec<ImportedValue>> {
     matrices(a)?;
     let n = a.rank();
     let (lead, count) = (&a.shape()[..n - 2], a.shape()[n - 2].min(a.shape()[n - 1]));
@@ -131,7 +133,7 @@ fn decomposed(a: &Number) -> Result<Vec<Given>> {
 /// `LuDecomposition`: L and U in one array, the row that each row was exchanged with, and the order of rows that comes of it.
 ///
 /// Source: JAX's rule for TPUs.
-fn factored(a: &Number) -> Result<Vec<Given>> {
+fn factored(a: &RealOrComplex) -> Result<Vec<ImportedValue>> {
     matrices(a)?;
     let n = a.rank();
     let (rows, columns) = (a.shape()[n - 2], a.shape()[n - 1]);
@@ -141,21 +143,21 @@ fn factored(a: &Number) -> Result<Vec<Given>> {
         let places = |shape: Vec<usize>| a.g().iota(TensorType::new(DType::I32, shape), n - 2);
         return Ok(vec![
             a.clone().into(),
-            Number::real(places(pivots)).into(),
-            Number::real(places(order)).into(),
+            RealOrComplex::real(places(pivots)).into(),
+            RealOrComplex::real(places(order)).into(),
         ]);
     }
     let wide = if a.ty().dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let found = lu::decomposed(&stacked(&a.convert(wide)));
     Ok(vec![
         found.whole.convert(a.ty().dtype).reshape(a.shape()).into(),
-        Number::real(found.pivots.reshape(pivots)).into(),
-        Number::real(found.order.reshape(order)).into(),
+        RealOrComplex::real(found.pivots.reshape(pivots)).into(),
+        RealOrComplex::real(found.order.reshape(order)).into(),
     ])
 }
 
 /// `ProductOfElementaryHouseholderReflectors`
-fn reflected(a: &Number, taus: &Number) -> Result<Vec<Given>> {
+fn reflected(a: &RealOrComplex, taus: &RealOrComplex) -> Result<Vec<ImportedValue>> {
     matrices(a)?;
     let n = a.rank();
     let count = taus.shape().last().copied().unwrap_or(0);
@@ -177,7 +179,7 @@ fn reflected(a: &Number, taus: &Number) -> Result<Vec<Given>> {
 /// rounding is all that is left.
 ///
 /// Source: XLA's `EighExpander`.
-fn eigen(a: &Number, config: Option<&str>) -> Result<Vec<Given>> {
+fn eigen(a: &RealOrComplex, config: Option<&str>) -> Result<Vec<ImportedValue>> {
     square(a, "Eigh")?;
     let config = config.unwrap_or("");
     let words: Vec<&str> = config.split(',').map(str::trim).collect();
@@ -191,10 +193,10 @@ fn eigen(a: &Number, config: Option<&str>) -> Result<Vec<Given>> {
     let values = &shape[..shape.len() - 1];
     if a.ty().elements() == 0 {
         let none = a.re.builder().full(&a.ty().with_shape(values.to_vec()), 0.0);
-        return Ok(vec![a.clone().into(), Number::real(none).into()]);
+        return Ok(vec![a.clone().into(), RealOrComplex::real(none).into()]);
     }
     let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let (v, w) = eigh::decomposed(&stacked(&a.convert(wide)), from_lower, sorted);
-    let w = Number::real(w.convert(dtype).reshape(values));
+    let w = RealOrComplex::real(w.convert(dtype).reshape(values));
     Ok(vec![v.convert(dtype).reshape(&shape).into(), w.into()])
 }

@@ -2,7 +2,7 @@
 
 use super::frechet::FeatureStatistics;
 use crate::layer::Precision;
-use crate::layer::lowering::Lowering;
+use crate::layer::lowering::LayerLowering;
 use crate::model::Model;
 use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::batch::Batch;
@@ -23,7 +23,7 @@ pub struct FeatureNetwork {
 }
 
 /// What the network sees in pictures.
-pub struct Features {
+pub struct ImageFeatures {
     /// Means over each picture of the maps before the head.
     pub statistics: FeatureStatistics,
     /// `f32[N, classes]` by rows.
@@ -45,7 +45,8 @@ impl FeatureNetwork {
         };
         let whole = model.architecture.clone();
         let lowering = |node: &LayerNode| node.layer.layer().lowering();
-        let head = whole.nodes.iter().rposition(|node| matches!(lowering(node), Ok(Lowering::Dense { .. })));
+        let head =
+            whole.nodes.iter().rposition(|node| matches!(lowering(node), Ok(LayerLowering::Dense { .. })));
         let head = head.ok_or_else(|| wrong("it has no dense layer for a head"))?;
         if model.output_type().is_none_or(|t| t.rank() != 1) || whole.inputs.len() != 1 {
             return Err(wrong("it does not give one number for each class of a picture"));
@@ -53,7 +54,10 @@ impl FeatureNetwork {
         let mut output = whole.nodes[head].inputs.first().copied().unwrap_or(NodeInput::Input(0));
         // What is only laid out anew is taken as it was, so that it can be averaged.
         while let NodeInput::Layer(i) = output {
-            if !matches!(lowering(&whole.nodes[i]), Ok(Lowering::Flatten | Lowering::Regularization)) {
+            if !matches!(
+                lowering(&whole.nodes[i]),
+                Ok(LayerLowering::Flatten | LayerLowering::Regularization)
+            ) {
                 break;
             }
             output = whole.nodes[i].inputs.first().copied().unwrap_or(NodeInput::Input(0));
@@ -72,7 +76,7 @@ impl FeatureNetwork {
     ///
     /// # Errors
     /// When the network takes pictures of another size, or gives more features than can be compared.
-    pub fn look(&self, pictures: &Literal, seen: &mut Option<Features>) -> Result<()> {
+    pub fn look(&self, pictures: &Literal, seen: &mut Option<ImageFeatures>) -> Result<()> {
         let &[count, h, w, c] = pictures.shape().dims() else {
             return Err(Error::new(ErrorKind::Data, format!("{} are no pictures", pictures.ty())));
         };
@@ -92,7 +96,7 @@ impl FeatureNetwork {
     }
 
     /// `x: f32[N, H, W, C]`.
-    fn look_at(&self, x: Literal, seen: &mut Option<Features>) -> Result<()> {
+    fn look_at(&self, x: Literal, seen: &mut Option<ImageFeatures>) -> Result<()> {
         let n = x.shape()[0];
         let run = |step: &PredictStep| -> Result<Literal> {
             let batch = Batch { inputs: vec![x.clone()], ..Batch::default() };
@@ -103,7 +107,7 @@ impl FeatureNetwork {
         let width = maps.shape().last().copied().unwrap_or(1);
         let features = match seen {
             Some(features) => features,
-            None => seen.insert(Features {
+            None => seen.insert(ImageFeatures {
                 statistics: FeatureStatistics::new(width)?,
                 probabilities: Vec::new(),
                 classes: scores.shape().last().copied().unwrap_or(1),

@@ -9,8 +9,8 @@ mod options;
 mod sample_images;
 mod train_step;
 
-pub use feature_network::{FeatureNetwork, Features};
+pub use feature_network::{FeatureNetwork, ImageFeatures};
 pub use frechet::{FeatureStatistics, frechet_distance, inception_score};
-pub use options::{BigGan, Init, NormStyle, Param};
+pub use options::{BigGan, Init, NormStyle, WeightParametrization};
 pub use sample_images::{SampleGrid, grid};
 pub(crate) use train_step::NAME;

@@ -1,7 +1,7 @@
 //! The generator and the discriminator, of layers that every model has. Source: Brock, Donahue and Simonyan 2018, and
 //! BigGAN-PyTorch.
 
-use super::options::{BigGan, NormStyle, Param};
+use super::options::{BigGan, NormStyle, WeightParametrization};
 use crate::layer::activation::Activation;
 use crate::layer::initializer::Initializer;
 use crate::layers::*;
@@ -21,27 +21,32 @@ fn function(of: Activation) -> LayerSpec {
 const BOTTOM: usize = 4;
 
 /// Layers of one of the networks: how their kernels are normalised and start.
-struct Kernels {
-    param: Param,
+struct NetworkLayers {
+    param: WeightParametrization,
     iterations: usize,
     epsilon: f64,
     init: Value,
 }
 
-impl Kernels {
-    fn new(param: Param, iterations: usize, epsilon: f64, init: &Initializer) -> Result<Kernels> {
+impl NetworkLayers {
+    fn new(
+        param: WeightParametrization,
+        iterations: usize,
+        epsilon: f64,
+        init: &Initializer,
+    ) -> Result<NetworkLayers> {
         let init = serde_json::to_value(init)
             .map_err(|e| systole_ir::Error::new(systole_ir::ErrorKind::Bug, e.to_string()))?;
-        Ok(Kernels { param, iterations, epsilon, init })
+        Ok(NetworkLayers { param, iterations, epsilon, init })
     }
 
     fn of(&self, layer: LayerSpec, name: &str) -> LayerSpec {
         let layer = match self.param {
-            Param::SN => spectral_normalization(layer)
+            WeightParametrization::SN => spectral_normalization(layer)
                 .keeps_kernel(true)
                 .power_iterations(self.iterations)
                 .epsilon(self.epsilon),
-            Param::None => layer,
+            WeightParametrization::None => layer,
         };
         layer.name(name)
     }
@@ -85,14 +90,14 @@ impl Kernels {
 }
 
 /// What the generator's blocks have in common.
-struct Generator<'a> {
+struct GeneratorBuilder<'a> {
     options: &'a BigGan,
-    kernels: Kernels,
+    kernels: NetworkLayers,
     label: Symbol,
     shared: Option<Symbol>,
 }
 
-impl Generator<'_> {
+impl GeneratorBuilder<'_> {
     /// Batch normalisation with gain 1 + W_g y and shift W_b y.
     fn conditional(&self, x: &Symbol, condition: Option<&Symbol>, channels: usize, name: &str) -> Symbol {
         let named = |part: &str| format!("{name}_{part}");
@@ -141,7 +146,7 @@ impl BigGan {
         self.check()?;
         let (z, y) = (input("z", [self.noise()]), input_of("y", DType::I32, []));
         let kernels =
-            Kernels::new(self.G_param, self.num_G_SV_itrs, self.SN_eps, &self.G_init.initializer())?;
+            NetworkLayers::new(self.G_param, self.num_G_SV_itrs, self.SN_eps, &self.G_init.initializer())?;
         let width = if self.shared_dim > 0 { self.shared_dim } else { self.noise() };
         let shared = self.G_shared.then(|| y.apply(kernels.table(self.n_classes, width).name("shared")));
         let slots = self.slots();
@@ -151,7 +156,7 @@ impl BigGan {
             let cut = cropping1d((i, slots - 1 - i)).name(format!("z{i}_cut"));
             Some(all.apply(cut).apply(flatten().name(format!("z{i}"))))
         };
-        let g = Generator { options: self, kernels, label: y.clone(), shared };
+        let g = GeneratorBuilder { options: self, kernels, label: y.clone(), shared };
         let blocks = self.generator_blocks();
         let first = blocks.first().map_or(0, |b| b[0]);
         let mut x = part(0).unwrap_or(z.clone());
@@ -186,7 +191,7 @@ impl BigGan {
         let mut side = self.resolution;
         let (image, y) = (input("image", [side, side, 3]), input_of("y", DType::I32, []));
         let kernels =
-            Kernels::new(self.D_param, self.num_D_SV_itrs, self.SN_eps, &self.D_init.initializer())?;
+            NetworkLayers::new(self.D_param, self.num_D_SV_itrs, self.SN_eps, &self.D_init.initializer())?;
         let (mut x, mut channels) = (image.clone(), 3);
         for (i, (to, halves)) in self.discriminator_blocks().into_iter().enumerate() {
             x = self.discriminator_block(&kernels, &x, [channels, to], halves, i);
@@ -207,7 +212,7 @@ impl BigGan {
 
     fn discriminator_block(
         &self,
-        kernels: &Kernels,
+        kernels: &NetworkLayers,
         x: &Symbol,
         [from, to]: [usize; 2],
         halves: bool,

@@ -9,7 +9,7 @@ use systole_ir::{Error, ErrorKind, Result};
 
 /// How weights are kept from growing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Param {
+pub enum WeightParametrization {
     /// Spectral normalisation: each kernel is divided by its greatest singular value.
     SN,
     /// Not at all.
@@ -90,9 +90,9 @@ with_defaults! {
         /// Whether each block of the generator gets a part of the noise of its own, beside the class.
         pub hier: bool = true,
         /// Spectral normalisation of the generator: `"SN"` or `"none"`.
-        pub G_param: Param = Param::SN,
+        pub G_param: WeightParametrization = WeightParametrization::SN,
         /// Spectral normalisation of the discriminator: `"SN"` or `"none"`.
-        pub D_param: Param = Param::SN,
+        pub D_param: WeightParametrization = WeightParametrization::SN,
         /// Function between the generator's layers.
         pub G_nl: Activation = Activation::Relu,
         /// Function between the discriminator's layers.
@@ -340,12 +340,12 @@ impl BigGan {
 fn sides<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<String, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Sides {
+    enum ResolutionArgument {
         One(u64),
         Text(String),
     }
-    Ok(match Sides::deserialize(deserializer)? {
-        Sides::One(side) => side.to_string(),
-        Sides::Text(text) => text,
+    Ok(match ResolutionArgument::deserialize(deserializer)? {
+        ResolutionArgument::One(side) => side.to_string(),
+        ResolutionArgument::Text(text) => text,
     })
 }

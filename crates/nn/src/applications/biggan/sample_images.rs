@@ -6,7 +6,7 @@ use crate::layer::initializer::Initializer;
 use crate::model::Model;
 use std::path::{Path, PathBuf};
 use systole_data::Dataset;
-use systole_data::file_system::{Disk, write_atomically};
+use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_data::format::png;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 
@@ -123,7 +123,7 @@ impl SampleGrid {
                 std::fs::create_dir_all(folder)
                     .map_err(|e| Error::io("cannot make the folder", folder, e))?;
             }
-            write_atomically(&Disk, file, &[&png::to_bytes(&sheet)?])
+            write_atomically(&OsFileSystem, file, &[&png::to_bytes(&sheet)?])
         };
         if let Err(e) = written() {
             cx.note(format!("a grid of pictures is not written: {e}"));

@@ -10,16 +10,16 @@ use systole_runtime::Params;
 pub(crate) const NAME: &str = "biggan";
 
 /// Means of a network's scores of true pictures and of its own, for the log.
-struct Scores {
+struct DiscriminatorScores {
     loss: Tensor,
     real: Tensor,
     fake: Tensor,
 }
 
-impl Scores {
-    fn add(self, other: Option<Scores>) -> Scores {
+impl DiscriminatorScores {
+    fn add(self, other: Option<DiscriminatorScores>) -> DiscriminatorScores {
         let Some(o) = other else { return self };
-        Scores { loss: o.loss + self.loss, real: o.real + self.real, fake: o.fake + self.fake }
+        DiscriminatorScores { loss: o.loss + self.loss, real: o.real + self.real, fake: o.fake + self.fake }
     }
 }
 
@@ -145,18 +145,23 @@ impl BigGan {
     }
 
     /// The discriminator's hinge loss: `mean relu(1 − D(x)) + mean relu(1 + D(G(z)))`. It sees both kinds of pictures at once.
-    fn discriminate(&self, cx: &mut StepCx, real: &(Tensor, Tensor), fake: &(Tensor, Tensor)) -> Scores {
+    fn discriminate(
+        &self,
+        cx: &mut StepCx,
+        real: &(Tensor, Tensor),
+        fake: &(Tensor, Tensor),
+    ) -> DiscriminatorScores {
         let made = cx.network("G", &[&fake.0, &fake.1]).stop_gradient().convert(DType::F32);
         let pictures = pairs(&made, &real.0);
         let classes = pairs(&fake.1, &real.1);
         let scores = cx.network("D", &[&pictures, &classes]).convert(DType::F32);
         if scores.is_poisoned() {
-            return Scores { loss: scores.clone(), real: scores.clone(), fake: scores };
+            return DiscriminatorScores { loss: scores.clone(), real: scores.clone(), fake: scores };
         }
         let both = scores.reshape([real.0.dim(0), 2]);
         let (of_made, of_real) = (column(&both, 0), column(&both, 1));
         let loss = (-&of_real + 1.0).relu().mean_all() + (&of_made + 1.0).relu().mean_all();
-        Scores { loss, real: of_real.mean_all(), fake: of_made.mean_all() }
+        DiscriminatorScores { loss, real: of_real.mean_all(), fake: of_made.mean_all() }
     }
 
     /// The generator's update, and its hinge loss: `−mean D(G(z))`.
@@ -192,7 +197,7 @@ impl BigGan {
     }
 }
 
-fn log(cx: &mut StepCx, scores: &Scores, g_loss: &Tensor, parts: f64) -> Tensor {
+fn log(cx: &mut StepCx, scores: &DiscriminatorScores, g_loss: &Tensor, parts: f64) -> Tensor {
     let d_loss = &scores.loss / parts;
     cx.log("D_loss", &d_loss);
     cx.log("G_loss", g_loss);

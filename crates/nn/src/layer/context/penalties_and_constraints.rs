@@ -6,13 +6,13 @@ use systole_runtime::Params;
 
 /// What layers add to the loss, and where their weights are brought back to.
 #[derive(Default)]
-pub(crate) struct Rules {
+pub(crate) struct PenaltiesAndConstraints {
     /// By the path of the weight or layer.
     pub(crate) penalties: Vec<(String, Tensor)>,
     constraints: Vec<(String, Constraint)>,
 }
 
-impl Rules {
+impl PenaltiesAndConstraints {
     pub(crate) fn has_some(&self) -> bool {
         !self.penalties.is_empty() || !self.constraints.is_empty()
     }

@@ -4,7 +4,7 @@ use systole_ir::{Literal, Tensor};
 
 /// The state of random draws.
 #[derive(Default)]
-pub(crate) struct Draws {
+pub(crate) struct RandomDraws {
     /// `u64[]`: the key of the step, where it trains.
     pub(crate) key: Option<Tensor>,
     /// How many draws were made.

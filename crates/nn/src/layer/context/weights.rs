@@ -23,7 +23,7 @@ pub struct WeightSpec {
 
 /// The weights that layers ask for.
 #[derive(Default)]
-pub(crate) struct Weights {
+pub(crate) struct TraceWeights {
     /// By their paths.
     pub(crate) bound: Params,
     /// What was asked for while collecting, in order.

@@ -47,8 +47,8 @@ impl Layer for ClassToken {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::ClassToken)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::ClassToken)
     }
 
     fn weight_roles(&self) -> Vec<WeightRole> {
@@ -67,8 +67,8 @@ impl Layer for FirstStep {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::FirstStep)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::FirstStep)
     }
 }
 

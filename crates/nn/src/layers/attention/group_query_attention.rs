@@ -6,7 +6,7 @@ use crate::layers::random::dropout::{check_rate, kept};
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
-use systole_ir::attention::{Attention, Dropped};
+use systole_ir::attention::{AttentionConfig, AttentionDropout};
 
 arguments! {
     /// `query: T[B, S, D], value: T[B, T, D] (, key: T[B, T, E]) → T[B, S, D]`: attention whose heads share keys and values in
@@ -140,8 +140,13 @@ impl GroupQueryAttention {
         let scale = 1.0 / (self.head_dim as f64).sqrt();
         let Some(window) = self.sliding_window else {
             let random = if self.dropout > 0.0 { cx.random_state() } else { None };
-            let dropout = random.as_ref().map(|_| Dropped::rate(self.dropout));
-            return Attention { scale, causal: self.use_causal_mask, dropout }.of(q, k, v, random.as_ref());
+            let dropout = random.as_ref().map(|_| AttentionDropout::rate(self.dropout));
+            return AttentionConfig { scale, causal: self.use_causal_mask, dropout }.of(
+                q,
+                k,
+                v,
+                random.as_ref(),
+            );
         };
         let by_head = |x: &Tensor| x.transpose(&[0, 2, 1, 3]);
         let scores = (by_head(q) * scale).matmul(&k.transpose(&[0, 2, 3, 1]));

@@ -6,7 +6,7 @@ use crate::layers::random::dropout::{Dropout, check_rate};
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
-use systole_ir::attention::{Attention, Dropped, HIDDEN};
+use systole_ir::attention::{AttentionConfig, AttentionDropout, HIDDEN};
 
 arguments! {
     /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, output_shape]`: attention of several heads.
@@ -87,8 +87,8 @@ impl Layer for MultiHeadAttention {
         built.unwrap_or_else(|e| refuse(cx, inputs, e))
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Attention {
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Attention {
             heads: self.num_heads,
             key_dim: self.key_dim,
             value_dim: self.value_dim.unwrap_or(self.key_dim),
@@ -141,10 +141,10 @@ impl MultiHeadAttention {
             return Ok(fold.undo(&self.join(cx, &heads, features)?));
         }
         let random = if self.dropout > 0.0 { cx.random_state() } else { None };
-        let attention = Attention {
+        let attention = AttentionConfig {
             scale: 1.0 / (self.key_dim as f64).sqrt(),
             causal: self.use_causal_mask,
-            dropout: random.as_ref().map(|_| Dropped::rate(self.dropout)),
+            dropout: random.as_ref().map(|_| AttentionDropout::rate(self.dropout)),
         };
         let heads = attention.of(&q, &k, &v, random.as_ref());
         Ok(fold.undo(&self.join(cx, &heads, features)?))

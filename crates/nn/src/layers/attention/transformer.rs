@@ -94,8 +94,8 @@ impl Layer for TransformerBlock {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::TransformerBlock {
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::TransformerBlock {
             heads: self.num_heads,
             causal: self.use_causal_mask,
             activation: self.activation,

@@ -6,7 +6,7 @@ use crate::layer::regularizer::Regularizer;
 use crate::layers::built_in::*;
 use crate::layers::regularized_weight::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
-use crate::layers::sliding_window::{Sliding, check_places};
+use crate::layers::sliding_window::{SlidingWindow, check_places};
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
@@ -76,11 +76,11 @@ pub type Conv2D = Conv<2>;
 pub type Conv3D = Conv<3>;
 
 impl<const N: usize> Conv<N> {
-    fn sliding(&self) -> Sliding {
+    fn sliding(&self) -> SlidingWindow {
         let class = self.class_name();
         let sliding =
-            Sliding::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding);
-        Sliding { takes_causal: N == 1, ..sliding }
+            SlidingWindow::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding);
+        SlidingWindow { takes_causal: N == 1, ..sliding }
     }
 }
 
@@ -120,7 +120,7 @@ impl<const N: usize> Layer for Conv<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         operators_if(
             self,
             N < 3,
@@ -184,7 +184,7 @@ pub fn conv3d(filters: usize, kernel_size: impl Into<Sizes<3>>) -> LayerSpec {
 
 setters!(LayerSpec:
     /// Distance between a kernel's elements.
-    dilation_rate: impl Into<Each> as Each;
+    dilation_rate: impl Into<SizeArgument> as SizeArgument;
     /// Groups of a convolution's channels or a normalisation's features; of the latter −1 for one of each feature.
     groups: i64 as i64;
 );

@@ -4,9 +4,9 @@ use crate::layer::activation::Activation;
 use crate::layer::constraint::Constraint;
 use crate::layer::regularizer::Regularizer;
 use crate::layers::built_in::*;
-use crate::layers::regularized_weight::{Rules, check_rules, finished, ruled_weight};
+use crate::layers::regularized_weight::{WeightRules, check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
-use crate::layers::sliding_window::{Sliding, check_places};
+use crate::layers::sliding_window::{SlidingWindow, check_places};
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
@@ -64,9 +64,9 @@ pub type DepthwiseConv1D = DepthwiseConv<1>;
 pub type DepthwiseConv2D = DepthwiseConv<2>;
 
 impl<const N: usize> DepthwiseConv<N> {
-    fn sliding(&self) -> Sliding {
+    fn sliding(&self) -> SlidingWindow {
         let class = self.class_name();
-        Sliding::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding)
+        SlidingWindow::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding)
     }
 }
 
@@ -85,7 +85,7 @@ impl<const N: usize> Layer for DepthwiseConv<N> {
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
             check_places(self.class_name(), N, x)?;
-            let kernel = Depthwise {
+            let kernel = DepthwiseKernel {
                 name: "kernel",
                 multiplier: self.depth_multiplier,
                 initializer: &self.depthwise_initializer,
@@ -98,7 +98,7 @@ impl<const N: usize> Layer for DepthwiseConv<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         let kind = ConvolutionKind::Depthwise { multiplier: self.depth_multiplier };
         operators_if(self, N == 2, self.sliding().lowering(kind, 1, self.use_bias, self.activation))
     }
@@ -123,17 +123,17 @@ pub(super) fn check_multiplier(class: &str, depth_multiplier: usize) -> Result<(
 }
 
 /// The kernel of single channels.
-pub(super) struct Depthwise<'a> {
+pub(super) struct DepthwiseKernel<'a> {
     pub(super) name: &'a str,
     /// How many channels it makes of each.
     pub(super) multiplier: usize,
     pub(super) initializer: &'a Initializer,
-    pub(super) rules: Rules,
+    pub(super) rules: WeightRules,
 }
 
-impl Depthwise<'_> {
+impl DepthwiseKernel<'_> {
     /// `x: T[B, …, C] → T[B, …', C · multiplier]`, by a kernel `f32[…, C, multiplier]`.
-    pub(super) fn convolve(self, cx: &mut Cx, sliding: &Sliding, x: &Tensor) -> Result<Tensor> {
+    pub(super) fn convolve(self, cx: &mut Cx, sliding: &SlidingWindow, x: &Tensor) -> Result<Tensor> {
         let channels = channels_of(sliding.class, x)?;
         let padding = sliding.padding_for(x)?;
         let shape = [sliding.size.as_slice(), &[channels, self.multiplier]].concat();

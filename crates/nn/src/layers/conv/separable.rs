@@ -1,13 +1,13 @@
 //! Separable convolutions: each channel convolved on its own, then mixed place by place.
 
-use super::depthwise::{Depthwise, check_multiplier};
+use super::depthwise::{DepthwiseKernel, check_multiplier};
 use crate::layer::activation::Activation;
 use crate::layer::constraint::Constraint;
 use crate::layer::regularizer::Regularizer;
 use crate::layers::built_in::*;
 use crate::layers::regularized_weight::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
-use crate::layers::sliding_window::{Sliding, check_places};
+use crate::layers::sliding_window::{SlidingWindow, check_places};
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
@@ -74,9 +74,9 @@ pub type SeparableConv1D = SeparableConv<1>;
 pub type SeparableConv2D = SeparableConv<2>;
 
 impl<const N: usize> SeparableConv<N> {
-    fn sliding(&self) -> Sliding {
+    fn sliding(&self) -> SlidingWindow {
         let class = self.class_name();
-        Sliding::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding)
+        SlidingWindow::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding)
     }
 }
 
@@ -99,7 +99,7 @@ impl<const N: usize> Layer for SeparableConv<N> {
         one_input(self, cx, inputs, |cx, x| {
             let (class, filters) = (self.class_name(), self.filters);
             check_places(class, N, x)?;
-            let kernel = Depthwise {
+            let kernel = DepthwiseKernel {
                 name: "depthwise_kernel",
                 multiplier: self.depth_multiplier,
                 initializer: &self.depthwise_initializer,
@@ -119,7 +119,7 @@ impl<const N: usize> Layer for SeparableConv<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         operators_if(
             self,
             N == 2,

@@ -7,7 +7,7 @@ use crate::layer::regularizer::Regularizer;
 use crate::layers::built_in::*;
 use crate::layers::regularized_weight::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
-use crate::layers::sliding_window::{Sliding, check_some_place};
+use crate::layers::sliding_window::{SlidingWindow, check_some_place};
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 use systole_ir::op::{ConvDims, Convolution};
@@ -82,10 +82,10 @@ pub type Conv2DTranspose = ConvTranspose<2>;
 pub type Conv3DTranspose = ConvTranspose<3>;
 
 impl<const N: usize> ConvTranspose<N> {
-    fn stamps(&self) -> Stamps {
+    fn stamps(&self) -> TransposedWindow {
         let class = self.class_name();
-        Stamps {
-            window: Sliding::of_kernel(
+        TransposedWindow {
+            window: SlidingWindow::of_kernel(
                 class,
                 self.kernel_size,
                 self.strides,
@@ -123,7 +123,7 @@ impl<const N: usize> Layer for ConvTranspose<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         let kind = ConvolutionKind::Transposed { has_output_padding: self.output_padding.is_some() };
         operators_if(self, N == 2, self.stamps().window.lowering(kind, 1, self.use_bias, self.activation))
     }
@@ -137,15 +137,15 @@ impl<const N: usize> Layer for ConvTranspose<N> {
 }
 
 /// Where the stamps lie on the output.
-struct Stamps {
-    window: Sliding,
+struct TransposedWindow {
+    window: SlidingWindow,
     output_padding: Option<Vec<usize>>,
 }
 
-impl Stamps {
+impl TransposedWindow {
     fn check(&self) -> Result<()> {
         self.window.check()?;
-        let Sliding { class, strides, dilation, .. } = &self.window;
+        let SlidingWindow { class, strides, dilation, .. } = &self.window;
         if strides.iter().any(|s| *s > 1) && dilation.iter().any(|d| *d > 1) {
             return Err(wrong(class, "strides of 1 with a dilation_rate above 1", listed(strides)));
         }
@@ -249,7 +249,7 @@ pub fn conv3d_transpose(filters: usize, kernel_size: impl Into<Sizes<3>>) -> Lay
 
 setters!(LayerSpec:
     /// Places that a transposed convolution adds at the end.
-    output_padding: impl Into<Each> as Each;
+    output_padding: impl Into<SizeArgument> as SizeArgument;
 );
 
 /// Layers with inputs that they take and refuse.

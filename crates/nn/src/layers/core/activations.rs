@@ -29,8 +29,8 @@ impl Layer for ActivationLayer {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Activation(self.activation))
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Activation(self.activation))
     }
 }
 
@@ -77,8 +77,8 @@ impl Layer for ReLU {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Relu {
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Relu {
             max_value: self.max_value,
             negative_slope: self.negative_slope,
             threshold: self.threshold,
@@ -111,8 +111,8 @@ impl Layer for LeakyReLU {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::LeakyRelu(self.negative_slope))
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::LeakyRelu(self.negative_slope))
     }
 }
 
@@ -140,8 +140,8 @@ impl Layer for ELU {
         one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x).elu(self.alpha)))
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Elu(self.alpha))
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Elu(self.alpha))
     }
 }
 
@@ -171,8 +171,8 @@ impl Layer for Softmax {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Softmax(self.axis))
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Softmax(self.axis))
     }
 }
 

@@ -34,8 +34,8 @@ impl Layer for ActivityRegularization {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Regularization)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Regularization)
     }
 }
 

@@ -80,8 +80,8 @@ impl Layer for Dense {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Dense { use_bias: self.use_bias, activation: self.activation })
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Dense { use_bias: self.use_bias, activation: self.activation })
     }
 
     fn weight_roles(&self) -> Vec<WeightRole> {

@@ -52,7 +52,7 @@ fn sizes<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<
 }
 
 /// The letters of an equation; those of `...` are digits of dimensions.
-struct Equation {
+struct EinsumEquation {
     input: Vec<char>,
     kernel: Vec<char>,
     output: Vec<char>,
@@ -95,7 +95,7 @@ impl EinsumDense {
     }
 
     /// The equation for an input of this rank.
-    fn for_rank(&self, x: &Tensor) -> Result<Equation> {
+    fn for_rank(&self, x: &Tensor) -> Result<EinsumEquation> {
         let [input, kernel, output] = self.parts()?;
         let own = input.trim_matches('.').len();
         let Some(n) = x.rank().checked_sub(own).filter(|n| *n == 0 || input.contains('.')) else {
@@ -115,11 +115,16 @@ impl EinsumDense {
             }
         };
         let front = input.starts_with('.');
-        Ok(Equation { input: full(input), kernel: full(kernel), output: full(output), elided: (n, front) })
+        Ok(EinsumEquation {
+            input: full(input),
+            kernel: full(kernel),
+            output: full(output),
+            elided: (n, front),
+        })
     }
 
     /// The size of each letter of the output.
-    fn output_sizes(&self, equation: &Equation, x: &Tensor) -> Result<Vec<usize>> {
+    fn output_sizes(&self, equation: &EinsumEquation, x: &Tensor) -> Result<Vec<usize>> {
         let of_input = |c: &char| equation.input.iter().position(|i| i == c).map(|d| x.dim(d as isize));
         let (n, front) = equation.elided;
         let mut given = self.output_shape.clone();
@@ -149,7 +154,7 @@ impl EinsumDense {
         equation.output.iter().zip(&given).map(size).collect()
     }
 
-    fn bias(&self, cx: &mut Cx, equation: &Equation, sizes: &[usize]) -> Result<Option<Tensor>> {
+    fn bias(&self, cx: &mut Cx, equation: &EinsumEquation, sizes: &[usize]) -> Result<Option<Tensor>> {
         let Some(axes) = &self.bias_axes else { return Ok(None) };
         let Some(first) = equation.output.iter().position(|c| axes.contains(*c)) else { return Ok(None) };
         let shape: Vec<usize> = (first..sizes.len())
@@ -196,8 +201,8 @@ impl Layer for EinsumDense {
 }
 
 /// Products of x and the kernel, summed over what is not in the output.
-fn einsum(x: &Tensor, kernel: &Tensor, equation: &Equation) -> Tensor {
-    let Equation { input, kernel: own, output, .. } = equation;
+fn einsum(x: &Tensor, kernel: &Tensor, equation: &EinsumEquation) -> Tensor {
+    let EinsumEquation { input, kernel: own, output, .. } = equation;
     let at = |letters: &[char], c: &char| letters.iter().position(|l| l == c);
     // Letters of the input alone are summed first.
     let alone: Vec<usize> =

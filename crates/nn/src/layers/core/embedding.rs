@@ -58,8 +58,8 @@ impl Layer for Embedding {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Embedding { rows: self.input_dim, mask_zero: self.mask_zero })
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Embedding { rows: self.input_dim, mask_zero: self.mask_zero })
     }
 
     fn weight_roles(&self) -> Vec<WeightRole> {
@@ -121,8 +121,8 @@ impl Layer for PositionEmbedding {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::PositionEmbedding)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::PositionEmbedding)
     }
 
     fn adapters(&self) -> Result<()> {
@@ -235,8 +235,8 @@ impl Layer for ReversibleEmbedding {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::ReversibleEmbedding {
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::ReversibleEmbedding {
             rows: self.input_dim,
             width: self.output_dim,
             tie_weights: self.tie_weights,

@@ -20,8 +20,8 @@ macro_rules! element_wise {
                 merge((stringify!($class), ElementWise::$class), cx, inputs, $fold)
             }
 
-            fn lowering(&self) -> Result<Lowering> {
-                Ok(Lowering::ElementWise(ElementWise::$class))
+            fn lowering(&self) -> Result<LayerLowering> {
+                Ok(LayerLowering::ElementWise(ElementWise::$class))
             }
         }
     )* };
@@ -136,8 +136,8 @@ impl Layer for Concatenate {
         self.join(cx, inputs).unwrap_or_else(|e| refuse(cx, inputs, e))
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Concatenation(self.axis))
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Concatenation(self.axis))
     }
 }
 

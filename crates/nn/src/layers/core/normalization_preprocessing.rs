@@ -101,14 +101,14 @@ impl Layer for Normalization {
 }
 
 /// Counts, means and sums of squared distances, for each place.
-struct Moments {
+struct RunningMoments {
     kept: Vec<usize>,
     count: f64,
     mean: Vec<f64>,
     squares: Vec<f64>,
 }
 
-impl Moments {
+impl RunningMoments {
     /// With those of another batch. Source: Chan, Golub and LeVeque 1983.
     fn join(&mut self, batch: &Literal, dims: &[usize]) -> Result<()> {
         let shape = batch.shape();
@@ -129,7 +129,7 @@ impl Moments {
         at.iter().zip(&values).for_each(|(&p, v)| mean[p] += v / n);
         at.iter().zip(&values).for_each(|(&p, v)| squares[p] += (v - mean[p]).powi(2));
         if self.count == 0.0 {
-            *self = Moments { kept, count: n, mean, squares };
+            *self = RunningMoments { kept, count: n, mean, squares };
             return Ok(());
         }
         let all = self.count + n;
@@ -169,7 +169,8 @@ impl LayerSpec {
             let e = Error::new(ErrorKind::Config, format!("{} has nothing to adapt", self.class_name()));
             e.hint("adapt is for normalization()")
         })?;
-        let mut moments = Moments { kept: Vec::new(), count: 0.0, mean: Vec::new(), squares: Vec::new() };
+        let mut moments =
+            RunningMoments { kept: Vec::new(), count: 0.0, mean: Vec::new(), squares: Vec::new() };
         for sample in data.iter() {
             let sample = sample?;
             let batch = sample.get(field)?;

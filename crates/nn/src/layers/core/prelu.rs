@@ -76,8 +76,8 @@ impl Layer for PReLU {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::PRelu)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::PRelu)
     }
 
     fn weight_roles(&self) -> Vec<WeightRole> {

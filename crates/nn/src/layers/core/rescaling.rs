@@ -39,8 +39,8 @@ impl Layer for Rescaling {
         one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x) * self.scale + self.offset))
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Rescaling { scale: self.scale, offset: self.offset })
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Rescaling { scale: self.scale, offset: self.offset })
     }
 }
 

@@ -129,8 +129,8 @@ impl Layer for BatchNormalization {
         self.call_as(cx, inputs, training)
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::BatchNormalization {
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::BatchNormalization {
             axis: self.axis,
             epsilon: self.epsilon,
             center: self.center,
@@ -191,7 +191,7 @@ impl Layer for LayerNormalization {
             let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
             sized("LayerNormalization", "gamma", &shape)?;
             let x32 = cast(cx, x).convert(DType::F32);
-            let mut way = Way { cx, dims, shape: x.shape().clone() };
+            let mut way = LayerNormOps { cx, dims, shape: x.shape().clone() };
             let mean = way.mean("mean", &x32);
             let mean = way.wide(&mean);
             let centred = way.sum("centred", [&x32, &mean], true);
@@ -215,8 +215,8 @@ impl Layer for LayerNormalization {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::LayerNormalization {
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::LayerNormalization {
             axis: self.axis.0.clone(),
             epsilon: self.epsilon,
             center: self.center,
@@ -233,13 +233,13 @@ impl Layer for LayerNormalization {
 }
 
 /// The operators of a layer normalisation: each is one of its own where the model becomes one of whole numbers, and is rounded there.
-struct Way<'a> {
+struct LayerNormOps<'a> {
     cx: &'a mut Cx,
     dims: Vec<usize>,
     shape: Shape,
 }
 
-impl Way<'_> {
+impl LayerNormOps<'_> {
     fn mean(&mut self, place: &str, x: &Tensor) -> Tensor {
         let mean = x.mean(&self.dims);
         self.cx.made_as_mean(&mean, x, &self.dims);

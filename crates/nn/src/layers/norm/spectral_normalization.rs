@@ -7,7 +7,7 @@ use crate::layers::conv::convolution::conv2d;
 use crate::layers::core::dense::dense;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::layers::wrapped_layer::Wrapped;
+use crate::layers::wrapped_layer::WrappedLayer;
 use crate::setters::setters;
 use systole_ir::GraphBuilder;
 
@@ -29,7 +29,7 @@ arguments! {
     /// ```
     pub struct SpectralNormalization {
         /// The layer, which has a `kernel` or `embeddings`. Required.
-        pub layer: Wrapped = Wrapped::default(),
+        pub layer: WrappedLayer = WrappedLayer::default(),
         /// Steps of the power method in each step of training. Default: 1.
         pub power_iterations: usize = 1,
         /// Whether the kernel that is kept is that before the division. Not Keras's. Default: false.
@@ -45,7 +45,7 @@ impl SpectralNormalization {
     fn call_as(&self, cx: &mut Cx, inputs: &[Tensor], trains: bool) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
             let inner = self.layer.of(CLASS)?.clone().trainable(trains);
-            let name = Wrapped::name(&inner);
+            let name = WrappedLayer::name(&inner);
             let known = kernel_of(cx, &inner, x)?;
             sized(CLASS, "kernel", &known.shape)?;
             let kernel =
@@ -201,7 +201,7 @@ impl Layer for SpectralNormalization {
 #[track_caller]
 pub fn spectral_normalization(layer: impl Into<LayerSpec>) -> LayerSpec {
     let layer = layer.into();
-    LayerSpec::of(SpectralNormalization { layer: Wrapped::new(layer.clone()), ..Default::default() })
+    LayerSpec::of(SpectralNormalization { layer: WrappedLayer::new(layer.clone()), ..Default::default() })
         .with_mistakes_of(&layer)
 }
 

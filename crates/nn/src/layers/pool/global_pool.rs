@@ -53,8 +53,8 @@ impl<const N: usize> Layer for GlobalMaxPooling<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        operators_if(self, N < 3, Lowering::GlobalPooling { max: true })
+    fn lowering(&self) -> Result<LayerLowering> {
+        operators_if(self, N < 3, LayerLowering::GlobalPooling { max: true })
     }
 }
 
@@ -70,8 +70,8 @@ impl<const N: usize> Layer for GlobalAveragePooling<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        operators_if(self, N < 3, Lowering::GlobalPooling { max: false })
+    fn lowering(&self) -> Result<LayerLowering> {
+        operators_if(self, N < 3, LayerLowering::GlobalPooling { max: false })
     }
 }
 

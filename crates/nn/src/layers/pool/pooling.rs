@@ -2,7 +2,7 @@
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
-use crate::layers::sliding_window::{Sliding, check_places};
+use crate::layers::sliding_window::{SlidingWindow, check_places};
 use crate::layers::spec::LayerSpec;
 use systole_ir::Literal;
 use systole_ir::op::{Monoid, Window};
@@ -85,7 +85,7 @@ impl<const N: usize> Layer for MaxPooling<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), true)
     }
 }
@@ -111,7 +111,7 @@ impl<const N: usize> Layer for AveragePooling<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), false)
     }
 }
@@ -122,21 +122,21 @@ fn windows<const N: usize>(
     size: Sizes<N>,
     strides: Option<Sizes<N>>,
     padding: Padding,
-) -> Sliding {
-    let window = Sliding::of_kernel(class, size, strides.unwrap_or(size), Sizes([1; N]), padding);
-    Sliding { argument: "pool_size", ..window }
+) -> SlidingWindow {
+    let window = SlidingWindow::of_kernel(class, size, strides.unwrap_or(size), Sizes([1; N]), padding);
+    SlidingWindow { argument: "pool_size", ..window }
 }
 
-fn lowering<const N: usize>(windows: Sliding, max: bool) -> Result<Lowering> {
-    let Sliding { class, size, strides, padding, .. } = windows;
+fn lowering<const N: usize>(windows: SlidingWindow, max: bool) -> Result<LayerLowering> {
+    let SlidingWindow { class, size, strides, padding, .. } = windows;
     match N {
-        1 | 2 => Ok(Lowering::Pooling { max, size, strides, padding }),
+        1 | 2 => Ok(LayerLowering::Pooling { max, size, strides, padding }),
         _ => Err(no_operators(class)),
     }
 }
 
 /// `x: T[B, …, C] → T[B, …', C]`: each window folded by `monoid`.
-fn fold(x: &Tensor, s: &Sliding, padding: &[[i64; 2]], monoid: Monoid) -> Tensor {
+fn fold(x: &Tensor, s: &SlidingWindow, padding: &[[i64; 2]], monoid: Monoid) -> Tensor {
     let around = |inner: &[usize]| [&[1], inner, &[1]].concat();
     let padding = [&[[0, 0]], padding, &[[0, 0]]].concat();
     let window = Window::new(&around(&s.size), &around(&s.strides), &padding);

@@ -74,8 +74,8 @@ impl Layer for Dropout {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Regularization)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Regularization)
     }
 }
 

@@ -35,8 +35,8 @@ impl Layer for GaussianNoise {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Regularization)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Regularization)
     }
 }
 
@@ -73,8 +73,8 @@ impl Layer for GaussianDropout {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Regularization)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Regularization)
     }
 }
 
@@ -116,8 +116,8 @@ impl Layer for AlphaDropout {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Regularization)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Regularization)
     }
 }
 

@@ -12,32 +12,32 @@ use serde::de::Error as _;
 
 /// From where to where draws go: `0.2` is from −0.2 to 0.2, `[0.1, 0.3]` from 0.1 to 0.3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Span(pub [f64; 2]);
+pub struct FactorRange(pub [f64; 2]);
 
-impl From<f64> for Span {
-    fn from(most: f64) -> Span {
-        Span([-most.abs(), most.abs()])
+impl From<f64> for FactorRange {
+    fn from(most: f64) -> FactorRange {
+        FactorRange([-most.abs(), most.abs()])
     }
 }
 
-impl From<(f64, f64)> for Span {
-    fn from((least, most): (f64, f64)) -> Span {
-        Span([least, most])
+impl From<(f64, f64)> for FactorRange {
+    fn from((least, most): (f64, f64)) -> FactorRange {
+        FactorRange([least, most])
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Span, D::Error> {
+impl<'de> Deserialize<'de> for FactorRange {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<FactorRange, D::Error> {
         let value = Value::deserialize(deserializer)?;
-        let both = || serde_json::from_value::<[f64; 2]>(value.clone()).ok().map(Span);
-        let found = value.as_f64().map(Span::from).or_else(both);
+        let both = || serde_json::from_value::<[f64; 2]>(value.clone()).ok().map(FactorRange);
+        let found = value.as_f64().map(FactorRange::from).or_else(both);
         found.ok_or_else(|| {
             D::Error::custom("it takes a number, or the least and the most: 0.2 or [-0.1, 0.3]")
         })
     }
 }
 
-impl Span {
+impl FactorRange {
     fn check(&self, class: &str, argument: &str, within: [f64; 2]) -> Result<()> {
         let [least, most] = self.0;
         match least <= most && within[0] <= least && most <= within[1] {
@@ -74,13 +74,13 @@ pub enum FillMode {
 
 /// How pixels of moved pictures are read.
 #[derive(Clone, Copy)]
-struct Reading {
+struct PixelSampler {
     mode: FillMode,
     value: f64,
     interpolation: Interpolation,
 }
 
-impl Reading {
+impl PixelSampler {
     fn check(&self, class: &str) -> Result<()> {
         match self.interpolation {
             Interpolation::Nearest | Interpolation::Bilinear => Ok(()),
@@ -212,9 +212,9 @@ arguments! {
     /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are moved.
     pub struct RandomTranslation {
         /// How far down, in heights. Required.
-        pub height_factor: Span = Span::default(),
+        pub height_factor: FactorRange = FactorRange::default(),
         /// How far to the right, in widths. Required.
-        pub width_factor: Span = Span::default(),
+        pub width_factor: FactorRange = FactorRange::default(),
         /// What is where the picture ends. Default: "reflect".
         pub fill_mode: FillMode = FillMode::Reflect,
         /// "bilinear" or "nearest". Default: "bilinear".
@@ -225,8 +225,8 @@ arguments! {
 }
 
 impl RandomTranslation {
-    fn reading(&self) -> Reading {
-        Reading { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
+    fn reading(&self) -> PixelSampler {
+        PixelSampler { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
     }
 
     fn change(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
@@ -252,7 +252,7 @@ arguments! {
     /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are turned around their middle.
     pub struct RandomRotation {
         /// How far against the clock, in whole turns. Required.
-        pub factor: Span = Span::default(),
+        pub factor: FactorRange = FactorRange::default(),
         /// What is where the picture ends. Default: "reflect".
         pub fill_mode: FillMode = FillMode::Reflect,
         /// "bilinear" or "nearest". Default: "bilinear".
@@ -263,8 +263,8 @@ arguments! {
 }
 
 impl RandomRotation {
-    fn reading(&self) -> Reading {
-        Reading { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
+    fn reading(&self) -> PixelSampler {
+        PixelSampler { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
     }
 
     fn change(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
@@ -287,9 +287,9 @@ arguments! {
     /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are made smaller or larger around their middle.
     pub struct RandomZoom {
         /// How much smaller things become in height: 0.2 is a fifth, −0.2 makes them larger. Required.
-        pub height_factor: Span = Span::default(),
+        pub height_factor: FactorRange = FactorRange::default(),
         /// The same in width; by default as much as in height.
-        pub width_factor: Option<Span> = None,
+        pub width_factor: Option<FactorRange> = None,
         /// What is where the picture ends. Default: "reflect".
         pub fill_mode: FillMode = FillMode::Reflect,
         /// "bilinear" or "nearest". Default: "bilinear".
@@ -300,8 +300,8 @@ arguments! {
 }
 
 impl RandomZoom {
-    fn reading(&self) -> Reading {
-        Reading { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
+    fn reading(&self) -> PixelSampler {
+        PixelSampler { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
     }
 
     fn change(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
@@ -328,7 +328,7 @@ arguments! {
     /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, something is added to all pixels of a picture.
     pub struct RandomBrightness {
         /// How much, as a share of the values' range. Required.
-        pub factor: Span = Span::default(),
+        pub factor: FactorRange = FactorRange::default(),
         /// The least and the greatest value of a pixel, within which it stays. Default: [0.0, 255.0].
         pub value_range: [f64; 2] = [0.0, 255.0],
     }
@@ -353,7 +353,7 @@ arguments! {
     /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pixels go further away from the mean of their picture and channel, or nearer.
     pub struct RandomContrast {
         /// From 1 − the first to 1 + the second times as far; a single number is the second. Required.
-        pub factor: Span = Span::default(),
+        pub factor: FactorRange = FactorRange::default(),
         /// The least and the greatest value of a pixel, within which it stays. Default: [0.0, 255.0].
         pub value_range: [f64; 2] = [0.0, 255.0],
     }
@@ -362,7 +362,7 @@ arguments! {
 impl RandomContrast {
     fn change(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
         let [less, more] = self.factor.0;
-        let Some(times) = Span([1.0 - less.max(0.0), 1.0 + more]).draw(cx, x.dim(0)) else {
+        let Some(times) = FactorRange([1.0 - less.max(0.0), 1.0 + more]).draw(cx, x.dim(0)) else {
             return cast(cx, x);
         };
         let x32 = cast(cx, x).convert(DType::F32);
@@ -372,9 +372,9 @@ impl RandomContrast {
     }
 
     fn check_own(&self) -> Result<()> {
-        let Span([less, more]) = self.factor;
-        Span([0.0, more]).check("RandomContrast", "factor", [0.0, 1.0])?;
-        Span([less.max(0.0), 1.0]).check("RandomContrast", "factor", [0.0, 1.0])?;
+        let FactorRange([less, more]) = self.factor;
+        FactorRange([0.0, more]).check("RandomContrast", "factor", [0.0, 1.0])?;
+        FactorRange([less.max(0.0), 1.0]).check("RandomContrast", "factor", [0.0, 1.0])?;
         check_range("RandomContrast", self.value_range)
     }
 }
@@ -439,7 +439,10 @@ pub fn random_flip(mode: &str) -> LayerSpec {
 /// assert!(random_translation(0.1, (-0.2, 0.3)).fill_mode("constant").check().is_ok());
 /// ```
 #[track_caller]
-pub fn random_translation(height_factor: impl Into<Span>, width_factor: impl Into<Span>) -> LayerSpec {
+pub fn random_translation(
+    height_factor: impl Into<FactorRange>,
+    width_factor: impl Into<FactorRange>,
+) -> LayerSpec {
     let (height_factor, width_factor) = (height_factor.into(), width_factor.into());
     LayerSpec::of(RandomTranslation { height_factor, width_factor, ..Default::default() })
 }
@@ -451,7 +454,7 @@ pub fn random_translation(height_factor: impl Into<Span>, width_factor: impl Int
 /// assert!(random_rotation(0.1).interpolation("nearest").check().is_ok());
 /// ```
 #[track_caller]
-pub fn random_rotation(factor: impl Into<Span>) -> LayerSpec {
+pub fn random_rotation(factor: impl Into<FactorRange>) -> LayerSpec {
     LayerSpec::of(RandomRotation { factor: factor.into(), ..Default::default() })
 }
 
@@ -462,7 +465,7 @@ pub fn random_rotation(factor: impl Into<Span>) -> LayerSpec {
 /// assert!(random_zoom((-0.3, 0.1)).check().is_ok());
 /// ```
 #[track_caller]
-pub fn random_zoom(height_factor: impl Into<Span>) -> LayerSpec {
+pub fn random_zoom(height_factor: impl Into<FactorRange>) -> LayerSpec {
     LayerSpec::of(RandomZoom { height_factor: height_factor.into(), ..Default::default() })
 }
 
@@ -474,7 +477,7 @@ pub fn random_zoom(height_factor: impl Into<Span>) -> LayerSpec {
 /// assert!(random_brightness(0.2).value_range((0.0, 1.0)).check().is_ok());
 /// ```
 #[track_caller]
-pub fn random_brightness(factor: impl Into<Span>) -> LayerSpec {
+pub fn random_brightness(factor: impl Into<FactorRange>) -> LayerSpec {
     LayerSpec::of(RandomBrightness { factor: factor.into(), ..Default::default() })
 }
 
@@ -485,7 +488,7 @@ pub fn random_brightness(factor: impl Into<Span>) -> LayerSpec {
 /// assert!(random_contrast((0.2, 0.4)).check().is_ok());
 /// ```
 #[track_caller]
-pub fn random_contrast(factor: impl Into<Span>) -> LayerSpec {
+pub fn random_contrast(factor: impl Into<FactorRange>) -> LayerSpec {
     LayerSpec::of(RandomContrast { factor: factor.into(), ..Default::default() })
 }
 
@@ -499,8 +502,8 @@ setters!(LayerSpec:
 impl LayerSpec {
     /// RandomZoom's change of width, where it is not that of height.
     #[track_caller]
-    pub fn width_factor(self, factor: impl Into<Span>) -> LayerSpec {
-        let Span(both) = factor.into();
+    pub fn width_factor(self, factor: impl Into<FactorRange>) -> LayerSpec {
+        let FactorRange(both) = factor.into();
         self.set("width_factor", serde_json::json!(both))
     }
 

@@ -43,8 +43,8 @@ impl<const N: usize> Layer for SpatialDropout<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Regularization)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Regularization)
     }
 }
 

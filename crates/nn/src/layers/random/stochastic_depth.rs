@@ -45,8 +45,8 @@ impl Layer for StochasticDepth {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Regularization)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Regularization)
     }
 }
 

@@ -1,11 +1,11 @@
 //! Bidirectional: a recurrent layer and its like from the last step to the first.
 
 use super::rnn::lstm;
-use crate::layer::lowering::Recurrent;
+use crate::layer::lowering::RecurrentLowering;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::layers::wrapped_layer::Wrapped;
+use crate::layers::wrapped_layer::WrappedLayer;
 use crate::setters::setters;
 
 /// `x: T[B, S, K] → T[B, N]`, or `T[B, S, N]` with the layer's `return_sequences`: a recurrent layer forwards and another
@@ -25,11 +25,11 @@ use crate::setters::setters;
 #[serde(default, deny_unknown_fields)]
 pub struct Bidirectional {
     /// The recurrent layer. Required.
-    pub layer: Wrapped,
+    pub layer: WrappedLayer,
     /// How both outputs are joined. Default: "concat".
     pub merge_mode: MergeMode,
     /// The layer for the way back, with `go_backwards`. Default: one like `layer`.
-    pub backward_layer: Wrapped,
+    pub backward_layer: WrappedLayer,
 }
 
 /// How two outputs become one.
@@ -52,7 +52,7 @@ impl Bidirectional {
     fn both(&self) -> Result<[LayerSpec; 2]> {
         let class = "Bidirectional";
         let forward = self.layer.of(class)?;
-        let backward = match self.backward_layer == Wrapped::default() {
+        let backward = match self.backward_layer == WrappedLayer::default() {
             true => forward.clone().go_backwards(true),
             false => self.backward_layer.of(class)?.clone(),
         };
@@ -70,22 +70,22 @@ impl Bidirectional {
     pub fn ways(&self) -> Result<[(String, LayerSpec); 2]> {
         let [forward, backward] = self.both()?;
         let own = |spec: &LayerSpec, way: &str| {
-            let name = Wrapped::name(spec);
+            let name = WrappedLayer::name(spec);
             format!("{way}_{}", name.strip_prefix(&format!("{way}_")).unwrap_or(&name))
         };
         // As in Keras, one that was given keeps its name.
-        let back_name = match self.backward_layer == Wrapped::default() {
+        let back_name = match self.backward_layer == WrappedLayer::default() {
             true => own(&backward, "backward"),
-            false => Wrapped::name(&backward),
+            false => WrappedLayer::name(&backward),
         };
         Ok([(own(&forward, "forward"), forward), (back_name, backward)])
     }
 }
 
 /// What the layer inside is, or why it cannot be one.
-fn recurrent(spec: &LayerSpec) -> Result<Recurrent> {
+fn recurrent(spec: &LayerSpec) -> Result<RecurrentLowering> {
     match spec.layer().lowering() {
-        Ok(Lowering::Recurrent(own)) => Ok(own),
+        Ok(LayerLowering::Recurrent(own)) => Ok(own),
         _ => Err(wrong("Bidirectional", "a layer of LSTM, GRU or SimpleRNN", spec.class_name())),
     }
 }
@@ -133,10 +133,10 @@ impl Layer for Bidirectional {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         let named = |(name, spec): (String, LayerSpec)| recurrent(&spec).map(|own| (name, own));
         let [forward, backward] = self.ways()?;
-        Ok(Lowering::Bidirectional {
+        Ok(LayerLowering::Bidirectional {
             directions: Box::new([named(forward)?, named(backward)?]),
             join: match self.merge_mode {
                 MergeMode::Concat => None,
@@ -162,7 +162,7 @@ impl Layer for Bidirectional {
 #[track_caller]
 pub fn bidirectional(layer: impl Into<LayerSpec>) -> LayerSpec {
     let layer = layer.into();
-    LayerSpec::of(Bidirectional { layer: Wrapped::new(layer.clone()), ..Default::default() })
+    LayerSpec::of(Bidirectional { layer: WrappedLayer::new(layer.clone()), ..Default::default() })
         .with_mistakes_of(&layer)
 }
 

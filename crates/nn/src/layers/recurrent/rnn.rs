@@ -101,9 +101,9 @@ macro_rules! recurrent {
                 })
             }
 
-            fn lowering(&self) -> Result<Lowering> {
+            fn lowering(&self) -> Result<LayerLowering> {
                 let (kind, recurrent_activation) = $kind(self);
-                Ok(Lowering::Recurrent(lowering::Recurrent {
+                Ok(LayerLowering::Recurrent(lowering::RecurrentLowering {
                     kind,
                     units: self.units,
                     activation: self.activation,
@@ -117,9 +117,9 @@ macro_rules! recurrent {
             /// PyTorch adds two biases where Keras has one, but for a GRU.
             fn weight_roles(&self) -> Vec<WeightRole> {
                 let (order, both_biases) = match $kind(self).0 {
-                    RecurrentKind::Simple => (vec![0], false),
-                    RecurrentKind::Lstm => (vec![0, 1, 2, 3], false),
-                    RecurrentKind::Gru { .. } => (vec![1, 0, 2], true),
+                    RecurrentCell::Simple => (vec![0], false),
+                    RecurrentCell::Lstm => (vec![0, 1, 2, 3], false),
+                    RecurrentCell::Gru { .. } => (vec![1, 0, 2], true),
                 };
                 let kernel = |name, torch| WeightRole::new(name, torch, WeightLayout::Gates(order.clone()));
                 let bias = WeightLayout::GateBiases { order: order.clone(), both: both_biases };
@@ -138,7 +138,7 @@ recurrent!(
     ///
     /// `h ← activation(x · kernel + h · recurrent_kernel + bias)`, from zeros. Weights: `kernel: f32[K, units]`,
     /// `recurrent_kernel: f32[units, units]`, `bias: f32[units]`.
-    SimpleRNN {} |_: &SimpleRNN| (RecurrentKind::Simple, Activation::Linear)
+    SimpleRNN {} |_: &SimpleRNN| (RecurrentCell::Simple, Activation::Linear)
 );
 
 recurrent!(
@@ -160,7 +160,7 @@ recurrent!(
         recurrent_activation: Activation = Activation::Sigmoid,
         /// Whether the forget gates' bias starts as 1. Default: true.
         unit_forget_bias: bool = true,
-    } |own: &LSTM| (RecurrentKind::Lstm, own.recurrent_activation)
+    } |own: &LSTM| (RecurrentCell::Lstm, own.recurrent_activation)
 );
 
 recurrent!(
@@ -177,7 +177,7 @@ recurrent!(
         recurrent_activation: Activation = Activation::Sigmoid,
         /// Whether the reset gate acts after the product with the state. Default: true.
         reset_after: bool = true,
-    } |own: &GRU| (RecurrentKind::Gru { reset_after: own.reset_after }, own.recurrent_activation)
+    } |own: &GRU| (RecurrentCell::Gru { reset_after: own.reset_after }, own.recurrent_activation)
 );
 
 /// What all recurrent layers do the same way.

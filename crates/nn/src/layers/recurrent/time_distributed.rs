@@ -4,7 +4,7 @@ use crate::layers::built_in::*;
 use crate::layers::core::dense::dense;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::layers::wrapped_layer::Wrapped;
+use crate::layers::wrapped_layer::WrappedLayer;
 
 /// `x: T[B, S, …] → T[B, S, …']`: the same layer, with the same weights, at every step.
 ///
@@ -20,7 +20,7 @@ use crate::layers::wrapped_layer::Wrapped;
 #[serde(default, deny_unknown_fields)]
 pub struct TimeDistributed {
     /// The layer. Required.
-    pub layer: Wrapped,
+    pub layer: WrappedLayer,
 }
 
 impl TimeDistributed {
@@ -36,7 +36,7 @@ impl TimeDistributed {
             }
             let inner = self.layer.of("TimeDistributed")?.clone().trainable(trains);
             let all = x.reshape([&[batch * steps], rest].concat());
-            let y = cx.scope(&Wrapped::name(&inner), |cx| inner.call(cx, &[all]));
+            let y = cx.scope(&WrappedLayer::name(&inner), |cx| inner.call(cx, &[all]));
             if y.is_poisoned() {
                 return Ok(y);
             }
@@ -84,7 +84,7 @@ impl Layer for TimeDistributed {
 #[track_caller]
 pub fn time_distributed(layer: impl Into<LayerSpec>) -> LayerSpec {
     let layer = layer.into();
-    LayerSpec::of(TimeDistributed { layer: Wrapped::new(layer.clone()) }).with_mistakes_of(&layer)
+    LayerSpec::of(TimeDistributed { layer: WrappedLayer::new(layer.clone()) }).with_mistakes_of(&layer)
 }
 
 /// Layers with inputs that they take and refuse.

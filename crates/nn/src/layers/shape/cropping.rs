@@ -34,8 +34,8 @@ impl<const N: usize> Layer for Cropping<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        operators_if(self, N < 3, Lowering::Cropping(self.cropping.0.to_vec()))
+    fn lowering(&self) -> Result<LayerLowering> {
+        operators_if(self, N < 3, LayerLowering::Cropping(self.cropping.0.to_vec()))
     }
 }
 

@@ -46,8 +46,8 @@ impl Layer for Permute {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Permute(self.dims.clone()))
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Permute(self.dims.clone()))
     }
 }
 
@@ -83,8 +83,8 @@ impl Layer for RepeatVector {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Repeat)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Repeat)
     }
 }
 
@@ -102,8 +102,8 @@ impl Layer for Identity {
         one_input(self, cx, inputs, |cx, x| Ok(cast_floats(cx, x)))
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Identity)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Identity)
     }
 }
 

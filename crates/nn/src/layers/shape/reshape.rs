@@ -21,8 +21,8 @@ impl Layer for Flatten {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Flatten)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Flatten)
     }
 }
 
@@ -85,8 +85,8 @@ impl Layer for Reshape {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        Ok(Lowering::Reshape)
+    fn lowering(&self) -> Result<LayerLowering> {
+        Ok(LayerLowering::Reshape)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Upsampling: every place becomes several.
 
 use crate::layers::built_in::*;
-use crate::layers::resample::{Kernel, mixed_along};
+use crate::layers::resample::{ResamplingKernel, mixed_along};
 use crate::layers::sample::*;
 use crate::layers::sliding_window::check_places;
 use crate::layers::spec::LayerSpec;
@@ -55,13 +55,13 @@ pub enum Interpolation {
 }
 
 impl Interpolation {
-    pub(in crate::layers) fn kernel(self) -> Option<Kernel> {
+    pub(in crate::layers) fn kernel(self) -> Option<ResamplingKernel> {
         match self {
             Interpolation::Nearest => None,
-            Interpolation::Bilinear => Some(Kernel::Bilinear),
-            Interpolation::Bicubic => Some(Kernel::Bicubic),
-            Interpolation::Lanczos3 => Some(Kernel::Lanczos(3)),
-            Interpolation::Lanczos5 => Some(Kernel::Lanczos(5)),
+            Interpolation::Bilinear => Some(ResamplingKernel::Bilinear),
+            Interpolation::Bicubic => Some(ResamplingKernel::Bicubic),
+            Interpolation::Lanczos3 => Some(ResamplingKernel::Lanczos(3)),
+            Interpolation::Lanczos5 => Some(ResamplingKernel::Lanczos(5)),
         }
     }
 }
@@ -108,10 +108,10 @@ impl Layer for UpSampling2D {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
+    fn lowering(&self) -> Result<LayerLowering> {
         match self.interpolation {
-            Interpolation::Nearest => Ok(Lowering::UpSampling { bilinear: false }),
-            Interpolation::Bilinear => Ok(Lowering::UpSampling { bilinear: true }),
+            Interpolation::Nearest => Ok(LayerLowering::UpSampling { bilinear: false }),
+            Interpolation::Bilinear => Ok(LayerLowering::UpSampling { bilinear: true }),
             other => {
                 let name = config_of(&other);
                 let name = name.as_str().unwrap_or_default();

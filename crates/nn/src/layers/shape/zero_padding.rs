@@ -44,8 +44,8 @@ impl<const N: usize> Layer for ZeroPadding<N> {
         })
     }
 
-    fn lowering(&self) -> Result<Lowering> {
-        operators_if(self, N < 3, Lowering::Padding(self.padding.0.to_vec()))
+    fn lowering(&self) -> Result<LayerLowering> {
+        operators_if(self, N < 3, LayerLowering::Padding(self.padding.0.to_vec()))
     }
 }
 

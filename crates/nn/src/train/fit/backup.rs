@@ -4,9 +4,9 @@ use super::options::Fit;
 use super::run::{FitRun, out_of_data};
 use crate::callback::progress::{ProgressEvent, report};
 use crate::callback::{CallbackState, duration};
-use crate::checkpoint::backup::{FoundBackup, RunPlace, RunState, snapshot};
+use crate::checkpoint::backup::{LoadedBackup, RunPosition, RunState, snapshot};
 use crate::model::Model;
-use crate::train::multi_host::Due;
+use crate::train::multi_host::HostRequests;
 use std::time::Instant;
 use systole_data::Dataset;
 use systole_dist::Strategy;
@@ -18,7 +18,7 @@ impl FitRun {
         &mut self,
         model: &mut Model,
         data: &Dataset,
-        found: Option<FoundBackup>,
+        found: Option<LoadedBackup>,
     ) -> Result<()> {
         let Some(mut found) = found else { return Ok(()) };
         let path = found.path.display().to_string();
@@ -105,9 +105,9 @@ impl FitRun {
     }
 
     /// What is to happen after a step (or, `epoch_ends`, an epoch), agreed on by all hosts.
-    pub(super) fn due(&mut self, model: &Model, interrupts: bool, epoch_ends: bool) -> Result<Due> {
+    pub(super) fn due(&mut self, model: &Model, interrupts: bool, epoch_ends: bool) -> Result<HostRequests> {
         let ends = self.stop_because.is_some();
-        let own = Due { interrupts, ends, saves: self.backup_is_due(model, epoch_ends) };
+        let own = HostRequests { interrupts, ends, saves: self.backup_is_due(model, epoch_ends) };
         let (Some(meetings), Some(hosts)) = (&mut self.backup.meetings, model.hosts()) else {
             return Ok(own);
         };
@@ -127,7 +127,7 @@ impl FitRun {
         let start = Instant::now();
         let (history, callbacks) = (&self.history, &self.callbacks);
         let must = finished || history.interrupted;
-        let place = RunPlace {
+        let place = RunPosition {
             epoch: self.steps.epoch,
             steps: self.steps.taken,
             finished,

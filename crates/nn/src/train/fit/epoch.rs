@@ -2,16 +2,16 @@
 
 use super::options::{Fit, steps_in};
 use super::run::{FitRun, out_of_data};
-use super::step_times::Begun;
-use crate::callback::Pace;
-use crate::callback::progress::{Progress, report};
+use super::step_times::StartedStep;
+use crate::callback::EpochPace;
+use crate::callback::progress::{EpochProgress, report};
 use crate::model::Model;
 use crate::model::batch::Batch;
 use crate::model::history::Logs;
-use crate::train::input_pipeline::{BatchRecipe, Feed, ReadyBatch};
-use crate::train::weight_averaging::Took;
+use crate::train::input_pipeline::{BatchRecipe, InputPipeline, ReadyBatch};
+use crate::train::weight_averaging::AveragedWeights;
 use std::time::{Duration, Instant};
-use systole_data::{Dataset, DatasetIter, Position};
+use systole_data::{Dataset, DatasetIter, PipelinePosition};
 use systole_ir::Result;
 use systole_runtime::{STEPS_IN_FLIGHT, trace};
 
@@ -55,7 +55,7 @@ impl FitRun {
     }
 
     /// The batches of a pass, which `iter` is at the begin of or in.
-    fn feed(&self, model: &Model, options: &Fit, iter: DatasetIter) -> Result<Feed> {
+    fn feed(&self, model: &Model, options: &Fit, iter: DatasetIter) -> Result<InputPipeline> {
         let epochs = options.epochs.saturating_sub(self.steps.epoch);
         let most = |n: usize| n.saturating_mul(epochs).saturating_sub(self.steps.taken);
         let recipe = BatchRecipe {
@@ -65,17 +65,17 @@ impl FitRun {
             positions: self.backup.backups.is_some(),
             most: options.steps_per_epoch.map(most),
         };
-        Ok(Feed::start(iter, recipe))
+        Ok(InputPipeline::start(iter, recipe))
     }
 
     /// The weights of the end, where they are means. What is said of the model at the end is then measured anew.
     fn take_averages(&mut self, model: &mut Model, data: &Dataset, options: &Fit) -> Result<()> {
         let took = model.take_averages()?;
         model.apply_masks()?;
-        if took == Took::MeansOfEpochs {
+        if took == AveragedWeights::MeansOfEpochs {
             model.refresh_statistics(data, options.steps_per_epoch)?;
         }
-        if took == Took::Nothing || !options.validate_last || !self.validation.is_validated {
+        if took == AveragedWeights::Nothing || !options.validate_last || !self.validation.is_validated {
             return Ok(());
         }
         let values = self.measured(model, options)?;
@@ -90,7 +90,7 @@ impl FitRun {
         model: &mut Model,
         options: &Fit,
         epoch: usize,
-        feed: &mut Feed,
+        feed: &mut InputPipeline,
         steps: Option<usize>,
     ) -> Result<()> {
         let began = Instant::now();
@@ -99,7 +99,7 @@ impl FitRun {
         if self.steps.taken == 0 {
             self.each(model, &Logs::new(), (epoch, false), |c, cx| c.on_epoch_begin(cx))?;
         }
-        let progress = Progress { epoch, epochs: options.epochs, steps, verbose: options.verbose };
+        let progress = EpochProgress { epoch, epochs: options.epochs, steps, verbose: options.verbose };
         report(&progress.begin(self.steps.taken));
         if self.steps.taken == 0 {
             model.state.metrics = model.compiled()?.train.metrics.zeros(&model.output_shapes());
@@ -137,7 +137,7 @@ impl FitRun {
         self.end_epoch(model, options, &logs, epoch)?;
         (self.steps.epoch, self.steps.taken) = (epoch + 1, 0);
         if options.steps_per_epoch.is_none() {
-            self.steps.position = Position::new(options.pass_of(self.steps.epoch), 0);
+            self.steps.position = PipelinePosition::new(options.pass_of(self.steps.epoch), 0);
         }
         let due = self.due(model, false, true)?;
         if due.saves && self.steps.epoch < options.epochs && self.stop_because.is_none() {
@@ -150,8 +150,8 @@ impl FitRun {
         &mut self,
         model: &mut Model,
         options: &Fit,
-        progress: &Progress,
-        feed: &mut Feed,
+        progress: &EpochProgress,
+        feed: &mut InputPipeline,
         steps: Option<usize>,
         began: Instant,
     ) -> Result<usize> {
@@ -181,7 +181,7 @@ impl FitRun {
             model.take_step(on_device)?;
             let event = model.state.ready_event();
             let is_over = event.is_none();
-            self.steps.times.in_flight.push(Begun { at: start, fetched, on_device: !is_over }, event);
+            self.steps.times.in_flight.push(StartedStep { at: start, fetched, on_device: !is_over }, event);
             done += 1;
             self.steps.taken = done;
             self.steps.position = position.unwrap_or_default();
@@ -219,7 +219,7 @@ impl FitRun {
     fn look_at_step(
         &mut self,
         model: &mut Model,
-        progress: &Progress,
+        progress: &EpochProgress,
         (batch, is_over): (&Batch, bool),
         began: Instant,
     ) -> Result<()> {
@@ -252,8 +252,8 @@ impl FitRun {
     }
 
     /// Steps since there were so many batches and samples, which took this time.
-    fn pace_since(&self, (batches, samples): (usize, u64), time: Duration) -> Pace {
+    fn pace_since(&self, (batches, samples): (usize, u64), time: Duration) -> EpochPace {
         let batches = self.steps.taken.saturating_sub(batches) as u64;
-        Pace { batches, samples: self.history.samples - samples, time }
+        EpochPace { batches, samples: self.history.samples - samples, time }
     }
 }

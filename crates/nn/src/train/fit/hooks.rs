@@ -9,7 +9,7 @@ use systole_ir::{Error, Result};
 
 /// Which callbacks are called.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Who {
+pub(super) enum CallbackSelection {
     All,
     /// What keeps the best model.
     Keeper,
@@ -34,12 +34,12 @@ impl FitRun {
         at: (usize, bool),
         f: impl FnMut(&mut dyn Callback, &mut FitCx<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.each_of(Who::All, model, logs, at, f)
+        self.each_of(CallbackSelection::All, model, logs, at, f)
     }
 
     pub(super) fn each_of(
         &mut self,
-        who: Who,
+        who: CallbackSelection,
         model: &mut Model,
         logs: &Logs,
         (epoch, is_within_epoch): (usize, bool),
@@ -48,9 +48,9 @@ impl FitRun {
         let last_batch = self.steps.last_batch.as_ref();
         let (is_validated, batch, pace) =
             (self.validation.is_validated, self.steps.taken.saturating_sub(1), self.steps.pace);
-        let keeper = self.validation.best.iter_mut().filter(|_| who != Who::Callbacks);
+        let keeper = self.validation.best.iter_mut().filter(|_| who != CallbackSelection::Callbacks);
         let keeper = keeper.map(|keeper| keeper as &mut dyn Callback);
-        let callbacks = self.callbacks.iter_mut().filter(|_| who != Who::Keeper);
+        let callbacks = self.callbacks.iter_mut().filter(|_| who != CallbackSelection::Keeper);
         for callback in keeper.chain(callbacks.map(|c| c.as_mut() as &mut dyn Callback)) {
             let (stop_because, notes) = (&mut self.stop_because, &mut self.history.notes);
             let mut cx = FitCx {

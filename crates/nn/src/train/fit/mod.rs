@@ -16,7 +16,7 @@ use crate::model::history::{History, Logs};
 use crate::model::infinite_data::check_end;
 use options::steps_in;
 use run::FitRun;
-use systole_data::{Dataset, Options};
+use systole_data::{Dataset, DatasetOptions};
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result};
 
@@ -42,7 +42,8 @@ impl Model {
             options.verbose = 0;
         }
         // So that the verdict can name the slow stage.
-        let data = &data.with_options(Options { measure: Some(MEASURED), ..Options::default() });
+        let data =
+            &data.with_options(DatasetOptions { measure: Some(MEASURED), ..DatasetOptions::default() });
         let mut run = FitRun::open(self, data, &mut options)?;
         run.agree(self, &options)?;
         run.tell(note);

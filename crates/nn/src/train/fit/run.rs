@@ -1,18 +1,18 @@
 //! [`FitRun`]: a run of `fit` from its first step, or from a backup, to its last; what it keeps, by subject.
 
 use super::options::{Fit, steps_in};
-use super::step_times::StepTimes;
-use crate::callback::{Callback, Pace};
-use crate::checkpoint::backup::{BackupAndRestore, Backups};
-use crate::checkpoint::best_model::Keeper;
-use crate::diagnose::anomaly_detection::Probe;
+use super::step_times::TrainStepTimes;
+use crate::callback::{Callback, EpochPace};
+use crate::checkpoint::backup::{BackupAndRestore, BackupWriter};
+use crate::checkpoint::best_model::BestModelWriter;
+use crate::diagnose::anomaly_detection::AnomalyProbe;
 use crate::model::Model;
 use crate::model::batch::Batch;
 use crate::model::history::History;
-use crate::train::multi_host::Meetings;
+use crate::train::multi_host::HostCoordinator;
 use crate::train::val_check::ValCheck;
 use std::time::{Duration, Instant};
-use systole_data::{Dataset, Position};
+use systole_data::{Dataset, PipelinePosition};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// A run of `fit`.
@@ -31,13 +31,13 @@ pub(super) struct StepState {
     /// The epoch of the next step, the steps that were taken in it, and the place in the data behind them, for backups.
     pub(super) epoch: usize,
     pub(super) taken: usize,
-    pub(super) position: Position,
-    pub(super) times: StepTimes,
-    pub(super) pace: Pace,
+    pub(super) position: PipelinePosition,
+    pub(super) times: TrainStepTimes,
+    pub(super) pace: EpochPace,
     /// Where a callback looks at it.
     pub(super) last_batch: Option<Batch>,
     /// Looks for numbers that are not finite, where that is asked for.
-    pub(super) probe: Option<Probe>,
+    pub(super) probe: Option<AnomalyProbe>,
 }
 
 /// How long the run trains.
@@ -61,15 +61,15 @@ pub(super) struct ValidationState {
     pub(super) check: ValCheck,
     pub(super) is_validated: bool,
     /// Has no part in backups, and sees no steps.
-    pub(super) best: Option<Keeper>,
+    pub(super) best: Option<BestModelWriter>,
 }
 
 /// What keeps the run.
 pub(super) struct BackupState {
     /// Of the host that writes them.
-    pub(super) backups: Option<Backups>,
+    pub(super) backups: Option<BackupWriter>,
     /// Where there are several hosts.
-    pub(super) meetings: Option<Meetings>,
+    pub(super) meetings: Option<HostCoordinator>,
 }
 
 impl FitRun {
@@ -83,9 +83,9 @@ impl FitRun {
             steps: StepState {
                 epoch: options.initial_epoch,
                 taken: 0,
-                position: Position::new(options.pass_of(options.initial_epoch), 0),
-                times: StepTimes::default(),
-                pace: Pace::default(),
+                position: PipelinePosition::new(options.pass_of(options.initial_epoch), 0),
+                times: TrainStepTimes::default(),
+                pace: EpochPace::default(),
                 last_batch: None,
                 probe: None,
             },
@@ -104,8 +104,8 @@ impl FitRun {
                 best: None,
             },
             backup: BackupState {
-                backups: backup.clone().filter(|_| model.leads()).map(Backups::open).transpose()?,
-                meetings: model.hosts().map(|_| Meetings::new(backup.is_some())),
+                backups: backup.clone().filter(|_| model.leads()).map(BackupWriter::open).transpose()?,
+                meetings: model.hosts().map(|_| HostCoordinator::new(backup.is_some())),
             },
         };
         if options.detect_anomaly.is_some() && model.is_spread() {
@@ -119,7 +119,8 @@ impl FitRun {
         let goes_on = found.is_some();
         run.restore(model, data, found)?;
         let over = goes_on.then_some(run.steps.epoch);
-        run.validation.best = options.best.take().map(|best| Keeper::open(best, model, over)).transpose()?;
+        run.validation.best =
+            options.best.take().map(|best| BestModelWriter::open(best, model, over)).transpose()?;
         Ok(run)
     }
 

@@ -1,13 +1,13 @@
-//! [`StepTimes`]: steps that devices still compute, and how long those took that have ended.
+//! [`TrainStepTimes`]: steps that devices still compute, and how long those took that have ended.
 
-use crate::callback::progress::Elapsed;
+use crate::callback::progress::EpochElapsed;
 use crate::model::history::History;
 use std::time::{Duration, Instant};
 use systole_ir::Result;
-use systole_runtime::{Ended, InFlight, trace};
+use systole_runtime::{FinishedStep, InFlight, trace};
 
 /// A step that was begun.
-pub(super) struct Begun {
+pub(super) struct StartedStep {
     /// When the host turned to it.
     pub(super) at: Instant,
     /// When its batch was there.
@@ -18,9 +18,9 @@ pub(super) struct Begun {
 
 /// The steps of an epoch by the clock.
 #[derive(Default)]
-pub(super) struct StepTimes {
+pub(super) struct TrainStepTimes {
     /// Steps that devices may still compute by themselves.
-    pub(super) in_flight: InFlight<Begun>,
+    pub(super) in_flight: InFlight<StartedStep>,
     /// When the last step ended.
     ended: Option<Instant>,
     /// Time that the steps of this epoch waited for data, and that the host waited for them.
@@ -28,19 +28,19 @@ pub(super) struct StepTimes {
     device_waited: Duration,
 }
 
-impl StepTimes {
+impl TrainStepTimes {
     /// An epoch begins: nothing of it was waited for.
     pub(super) fn begin_epoch(&mut self) {
         (self.waited, self.device_waited) = (Duration::ZERO, Duration::ZERO);
     }
 
-    pub(super) fn elapsed(&self, step: usize, elapsed: Duration) -> Elapsed {
-        Elapsed { step, elapsed, waited: self.waited, device_waited: self.device_waited }
+    pub(super) fn elapsed(&self, step: usize, elapsed: Duration) -> EpochElapsed {
+        EpochElapsed { step, elapsed, waited: self.waited, device_waited: self.device_waited }
     }
 
     /// Writes down the steps that have ended, and waits for those before the last `most` that were begun.
     pub(super) fn take_ends(&mut self, most: usize, history: &mut History) -> Result<()> {
-        while let Some(Ended { step, at, waited }) = self.in_flight.next_end(most)? {
+        while let Some(FinishedStep { step, at, waited }) = self.in_flight.next_end(most)? {
             // Steps follow each other on the device, so this one's time began when the one before it had ended.
             let from = self.ended.map_or(step.at, |ended| ended.max(step.at));
             let (took, lacked) =

@@ -1,6 +1,6 @@
 //! When a run of `fit` is validated, and what its callbacks see of that.
 
-use super::hooks::Who;
+use super::hooks::CallbackSelection;
 use super::options::Fit;
 use super::run::FitRun;
 use crate::callback::progress::{ProgressEvent, report};
@@ -49,13 +49,14 @@ impl FitRun {
         let end = |c: &mut dyn Callback, cx: &mut FitCx<'_>| c.on_epoch_end(cx);
         let mut shown = match owed && self.has_no_best() {
             true => Ok(()),
-            false => self.each_of(Who::Keeper, model, logs, (epoch, false), end),
+            false => self.each_of(CallbackSelection::Keeper, model, logs, (epoch, false), end),
         };
         let stays = swapped && swaps == Some(true);
         if swapped && !stays {
             model.swap_averages();
         }
-        shown = shown.and_then(|()| self.each_of(Who::Callbacks, model, logs, (epoch, false), end));
+        shown =
+            shown.and_then(|()| self.each_of(CallbackSelection::Callbacks, model, logs, (epoch, false), end));
         if stays {
             model.swap_averages();
         }
@@ -119,7 +120,7 @@ impl FitRun {
             *last = logs.clone();
         }
         let epoch = model.epoch.saturating_sub(1);
-        let who = if self.has_no_best() { Who::Callbacks } else { Who::All };
+        let who = if self.has_no_best() { CallbackSelection::Callbacks } else { CallbackSelection::All };
         self.each_of(who, model, &logs, (epoch, false), |c, cx| c.on_validation_end(cx))
     }
 

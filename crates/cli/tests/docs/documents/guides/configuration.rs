@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::str::FromStr;
 use systole::config::{
-    CompileSection, Config, DATASETS, Data, FineTuneSection, FitSection, LoraSection, LrFindSection,
-    PruningSection, QuantizeSection, StrategySection, augmentations,
+    CompileSection, DATASETS, DataSection, FineTuneSection, FitSection, LoraSection, LrFindSection,
+    PruningSection, QuantizeSection, RunConfig, StrategySection, augmentations,
 };
 use systole::datasets::RecordOptions;
 use systole_nn::applications::biggan::BigGan;
@@ -37,8 +37,8 @@ fn the_configuration_guide_lists_every_key() {
     let whole = "[data]\ndataset = \"glyphs\"\n[optimizer]\n[compile]\nloss = \"?\"\n[fit]\nepochs = 1\nbatch_size = 1";
     let column = toml::from_str::<RecordOptions>("[[columns]]\n\"?\" = 1").expect_err("no such key");
     let parts = [
-        ("whole", section::<Config>(&config, "Config", whole)),
-        ("data", section::<Data>(&config, "Data", "dataset = \"glyphs\"")),
+        ("whole", section::<RunConfig>(&config, "Config", whole)),
+        ("data", section::<DataSection>(&config, "Data", "dataset = \"glyphs\"")),
         (
             "augment",
             table(

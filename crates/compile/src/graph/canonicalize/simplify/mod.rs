@@ -10,7 +10,7 @@ mod outer_product;
 use crate::graph::canonicalize::simplify::constant_folding::{
     constant, fold_constants, is, map_before_broadcast, one_for_all, splat,
 };
-use crate::graph::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use smallvec::{SmallVec, smallvec};
 use systole_ir::interp::EvalCx;
 use systole_ir::op::{
@@ -23,7 +23,7 @@ pub fn run(graph: &Graph) -> Graph {
     rebuild(graph, |g, _, node, inputs| {
         if matches!(&node.op, Op::OptimizationBarrier(b) if b.stop_gradient) {
             // Gradients are part of the graph already, so that the barrier has no further effect.
-            return Some(inputs.iter().copied().collect::<Values>());
+            return Some(inputs.iter().copied().collect::<NodeResults>());
         }
         let value = fold_constants(g, node, inputs)
             .or_else(|| map_before_broadcast(g, node, inputs))

@@ -1,9 +1,9 @@
 //! The filter of a convolution by tile registers, packed as B: for each phase, panels of two tiles of columns, and in a
 //! panel the K chunks of run after run of taps.
 
-use crate::kernel::{Cx, Ptr};
+use crate::kernel::{KernelContext, Ptr};
 use crate::kernels::conv::staging::{FEWEST_TASKS, group};
-use crate::select::Accepted;
+use crate::select::SelectResult;
 use crate::simd::amx;
 use crate::simd::amx::strided::COLUMNS;
 use crate::simd::amx::{LANES, LINE};
@@ -20,16 +20,16 @@ pub const CHUNK: usize = 2 * LANES;
 const KERNEL: usize = 768 << 10;
 
 /// Strides of a filter, in elements.
-pub struct KernelLayout {
+pub struct FilterStrides {
     pub spatial: SmallVec<[usize; 3]>,
     pub channel: usize,
     feature: usize,
 }
 
-impl KernelLayout {
-    pub fn new(c: &Convolution, k: &TensorType) -> KernelLayout {
+impl FilterStrides {
+    pub fn new(c: &Convolution, k: &TensorType) -> FilterStrides {
         let (d, own) = (&c.dims, k.shape.strides());
-        KernelLayout {
+        FilterStrides {
             spatial: d.kernel_spatial.iter().map(|&s| own[s]).collect(),
             channel: own[d.kernel_input_feature],
             feature: own[d.kernel_output_feature],
@@ -38,7 +38,7 @@ impl KernelLayout {
 }
 
 /// The taps of a phase.
-pub struct Taps {
+pub struct PhaseTaps {
     /// Where each run begins in the filter, in elements.
     at: Vec<usize>,
     /// Elements of a run, and K chunks that hold them.
@@ -50,12 +50,12 @@ pub struct Taps {
     packed: usize,
 }
 
-impl Taps {
-    pub fn new(at: Vec<usize>, length: usize) -> Taps {
+impl PhaseTaps {
+    pub fn new(at: Vec<usize>, length: usize) -> PhaseTaps {
         let chunks = length.div_ceil(CHUNK);
         let packed_runs =
             [1, 2].map(|tiles| (0..at.len()).map(|r| r * chunks * tiles * LANES * LINE).collect());
-        Taps { at, length, chunks, packed_runs, packed: 0 }
+        PhaseTaps { at, length, chunks, packed_runs, packed: 0 }
     }
 
     pub fn runs(&self) -> usize {
@@ -74,24 +74,24 @@ pub fn tiles(columns: usize) -> usize {
 }
 
 /// A filter, and how it is packed.
-pub struct Filter {
+pub struct AmxFilter {
     pack: PackFn<f32>,
     /// Taps of each phase.
-    pub taps: Vec<Taps>,
+    pub taps: Vec<PhaseTaps>,
     /// Columns (features) of each panel.
     pub panels: Vec<Range<usize>>,
-    layout: KernelLayout,
+    layout: FilterStrides,
     /// Bytes of the packed filter.
     pub bytes: usize,
 }
 
-impl Filter {
+impl AmxFilter {
     pub fn new(
-        mut taps: Vec<Taps>,
-        layout: KernelLayout,
+        mut taps: Vec<PhaseTaps>,
+        layout: FilterStrides,
         features: usize,
         vectors: Level,
-    ) -> Accepted<Filter> {
+    ) -> SelectResult<AmxFilter> {
         let panels: Vec<Range<usize>> =
             (0..features).step_by(COLUMNS).map(|at| at..features.min(at + COLUMNS)).collect();
         let mut bytes = 0;
@@ -100,7 +100,7 @@ impl Filter {
             bytes += panels.iter().map(|p| of.panel(p.len())).sum::<usize>();
         }
         let [_, pack] = amx::pack::packs(DType::BF16, vectors).ok_or("nothing packs bf16 for tiles")?;
-        Ok(Filter { pack, taps, panels, layout, bytes })
+        Ok(AmxFilter { pack, taps, panels, layout, bytes })
     }
 
     /// Panels that one task computes, for each of `strips` strips.
@@ -111,15 +111,15 @@ impl Filter {
     }
 
     /// Byte offset of a panel in the packed filter.
-    pub fn at(&self, taps: &Taps, panel: usize) -> usize {
+    pub fn at(&self, taps: &PhaseTaps, panel: usize) -> usize {
         taps.packed + panel * taps.panel(COLUMNS)
     }
 
     /// Packs the filter.
     ///
     /// # Safety
-    /// `kernel` has the layout that this was made for; `packed` has room for [`Filter::bytes`].
-    pub unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+    /// `kernel` has the layout that this was made for; `packed` has room for [`AmxFilter::bytes`].
+    pub unsafe fn pack(&self, cx: &KernelContext<'_>, kernel: Ptr, packed: Ptr) {
         let body = |task: usize| {
             let (taps, panel) = (&self.taps[task / self.panels.len()], task % self.panels.len());
             let columns = &self.panels[panel];

@@ -11,14 +11,14 @@ use crate::kernel::convolution::is_kernel_gradient;
 use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
 use crate::kernel::with_scratch;
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
-use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip, group, runs};
+use crate::kernels::conv::staging::{FEWEST_TASKS, PixelStrip, SoftwarePrefetch, Staging, group, runs};
 use crate::kernels::conv::strips::strip_arrays::NO_GRADIENT;
-use crate::select::Accepted;
+use crate::select::SelectResult;
 use crate::simd::amx;
-use crate::simd::amx::strided::{COLUMNS, Operands, Spread, Sums};
+use crate::simd::amx::strided::{COLUMNS, StridedKernels, StridedOperands, StridedSums};
 use crate::simd::amx::{LANES, LINE};
-use crate::simd::level::{Isa, Level, Target, Tile, TileFn};
-use crate::simd::loops::Pairs;
+use crate::simd::level::{CompileTarget, Isa, Level, TileFn, TileLoop};
+use crate::simd::loops::InterleaveBf16;
 use crate::simd::pack::{PackFn, PanelArgs};
 use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
@@ -42,14 +42,14 @@ const FEWEST_CHANNELS: usize = 64;
 const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
 
-pub struct KernelGradient {
-    unit: &'static Spread,
+pub struct AmxKernelGradient {
+    unit: &'static StridedKernels,
     pack: PackFn<f32>,
     transpose: TransposeFn,
     staging: Staging,
-    words: Words,
+    words: WordLayout,
     /// Columns of the GEMM (taps and channels), and for each the row of the result, for the first slice of channels.
-    columns: Vec<Columns>,
+    columns: Vec<TapColumns>,
     out: Vec<usize>,
     features: usize,
     /// Panels of [`COLUMNS`] features that one task computes.
@@ -62,26 +62,26 @@ pub struct KernelGradient {
 }
 
 /// Layout of a strip's words in memory.
-struct Words {
+struct WordLayout {
     /// Makes planes. `None`: words are in the order of the elements.
     planes: Option<TileFn>,
-    pairs: Pairs,
+    pairs: InterleaveBf16,
     /// Bytes between staged pixels, between pixels that K counts, and between tiles of columns.
     staged: usize,
     pixel: usize,
     plane: usize,
 }
 
-impl Words {
-    fn new(staging: &Staging, vectors: Level) -> Words {
+impl WordLayout {
+    fn new(staging: &Staging, vectors: Level) -> WordLayout {
         let step = staging.axes()[staging.axes().len() - 1].step;
         let planes = staging.width.is_multiple_of(LANES);
         let staged = if planes { LINE } else { staging.pitch * 4 };
         // An odd number of cache lines, so that planes do not alias.
         let plane = ((staging.end(staging.strip(0)) / staging.pitch + CHUNK * step) | 1) * LINE;
-        Words {
-            planes: planes.then(|| vectors.tile::<Planes>()),
-            pairs: Pairs::new(vectors),
+        WordLayout {
+            planes: planes.then(|| vectors.tile::<InterleavePlanes>()),
+            pairs: InterleaveBf16::new(vectors),
             staged,
             pixel: step * staged,
             plane: if planes { plane } else { LINE },
@@ -99,14 +99,14 @@ fn cut(staging: &Staging, size: usize, groups: usize) -> (usize, usize) {
 
 /// Columns of at most two tiles: byte offset of their words in a strip, the first of the columns, and how many there
 /// are.
-struct Columns {
+struct TapColumns {
     at: usize,
     first: usize,
     count: usize,
 }
 
 /// Pixels whose words are made.
-struct Pixels {
+struct PixelPairArgs {
     /// Elements from one pixel to the next, and from a pixel to the one it is paired with.
     pitch: usize,
     next: usize,
@@ -116,14 +116,14 @@ struct Pixels {
     plane: usize,
 }
 
-/// Makes planes of words at `dst` from the bf16 elements at `a`, by the [`Pixels`] at `b`.
-struct Planes;
-impl Tile for Planes {
+/// Makes planes of words at `dst` from the bf16 elements at `a`, by the [`PixelPairArgs`] at `b`.
+struct InterleavePlanes;
+impl TileLoop for InterleavePlanes {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, _: usize) {
         // SAFETY: the caller has all pixels and those that they are paired with, and room for all planes.
         unsafe {
-            let pixels = &*b.cast::<Pixels>();
+            let pixels = &*b.cast::<PixelPairArgs>();
             for i in 0..pixels.count {
                 for plane in 0..pixels.planes {
                     let from = a.cast::<u16>().add(i * pixels.pitch + plane * LANES);
@@ -142,19 +142,23 @@ impl Tile for Planes {
 /// the given addresses. The sizes are the rows of the result and the elements of each.
 type TransposeFn = unsafe fn(*const f32, *const *mut f32, [usize; 2], bool);
 
-impl KernelGradient {
+impl AmxKernelGradient {
     /// For layers of bf16 on machines with tile registers.
-    pub fn new(c: &Convolution, types: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
+    pub fn new(
+        c: &Convolution,
+        types: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<AmxKernelGradient> {
         let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
-        KernelGradient::with(&unit.spread, c, types, target)
+        AmxKernelGradient::with(&unit.spread, c, types, target)
     }
 
     pub(crate) fn with(
-        unit: &'static Spread,
+        unit: &'static StridedKernels,
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
-        target: Target,
-    ) -> Accepted<KernelGradient> {
+        target: CompileTarget,
+    ) -> SelectResult<AmxKernelGradient> {
         let known = [x.dtype, dy.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());
@@ -180,7 +184,7 @@ impl KernelGradient {
         if !(0..n).all(|i| distance(i).is_multiple_of(last)) {
             return Err("its row stride is no multiple of the pixel stride".into());
         }
-        let words = Words::new(&staging, vectors);
+        let words = WordLayout::new(&staging, vectors);
         let taps = gradient_taps(c, y);
         let (columns, out) = match words.planes {
             Some(_) => in_planes(&staging, &taps, channels, words.plane),
@@ -189,7 +193,7 @@ impl KernelGradient {
         let groups = group(features.div_ceil(COLUMNS), features.div_ceil(FEATURES));
         let (parts, strips_per_part) = cut(&staging, y.elements(), groups.len());
         let [pack, _] = amx::pack::packs(DType::BF16, vectors).ok_or("nothing packs bf16 for tiles")?;
-        Ok(KernelGradient {
+        Ok(AmxKernelGradient {
             unit,
             pack,
             transpose: transpose_of(target.level),
@@ -305,7 +309,7 @@ impl KernelGradient {
                 return;
             };
             let count = self.staging.width / LANES;
-            let all = Pixels { pitch, next, count: whole / pitch, planes: count, plane: words.plane };
+            let all = PixelPairArgs { pitch, next, count: whole / pitch, planes: count, plane: words.plane };
             planes(to, from, (&raw const all).cast(), from, 0);
             for plane in 0..count {
                 let to = to.add(plane * words.plane);
@@ -319,12 +323,12 @@ impl KernelGradient {
     }
 
     /// The operands of the next strip, prefetched in `calls` calls of the microkernel.
-    fn next(&self, strip: Option<Strip>, x: *const u8, dy: *const u8, calls: usize) -> Prefetch {
-        let Some(next) = strip else { return Prefetch::none() };
+    fn next(&self, strip: Option<PixelStrip>, x: *const u8, dy: *const u8, calls: usize) -> SoftwarePrefetch {
+        let Some(next) = strip else { return SoftwarePrefetch::none() };
         let [row, image] = self.pixels();
         let to = (next.image * image + next.row * row) * self.features * 2;
         let bytes = next.images * next.rows * row * self.features * 2;
-        Prefetch::new([self.staging.input_of(x, next), (dy.wrapping_add(to), bytes)], calls)
+        SoftwarePrefetch::new([self.staging.input_of(x, next), (dy.wrapping_add(to), bytes)], calls)
     }
 
     /// Packs `dy` of a strip as A: panels of features, and in each panel the K chunks of image after image. Returns
@@ -332,7 +336,7 @@ impl KernelGradient {
     unsafe fn left(
         &self,
         dy: *const u8,
-        strip: Strip,
+        strip: PixelStrip,
         columns: &Range<usize>,
         spread: *mut u8,
         packed: *mut u8,
@@ -374,7 +378,7 @@ impl KernelGradient {
     }
 
     /// Copies the pixels of a strip to the positions that K counts, with zeros in between.
-    unsafe fn spread(&self, from: *const u8, strip: Strip, columns: usize, to: *mut u8) {
+    unsafe fn spread(&self, from: *const u8, strip: PixelStrip, columns: usize, to: *mut u8) {
         let ([row, image], n) = (self.pixels(), self.counts.len());
         let (size, wide) = (self.features * 2, columns * 2);
         let chunks = self.span(strip.rows).div_ceil(CHUNK);
@@ -418,7 +422,7 @@ impl KernelGradient {
         [a, b]: [*mut u8; 2],
         squares: *mut f32,
         add: bool,
-        prefetch: &mut Prefetch,
+        prefetch: &mut SoftwarePrefetch,
     ) {
         const PANEL: usize = 2 * LANES * LINE;
         let image = self.staging.image / self.staging.pitch * self.words.staged;
@@ -436,8 +440,8 @@ impl KernelGradient {
                         let features = self.features - (group.start + panel) * COLUMNS;
                         let left = a.wrapping_add((panel * images * chunks + from) * PANEL).cast_const();
                         let fetched = prefetch.next(images_of * count);
-                        let work = Sums {
-                            operands: Operands {
+                        let work = StridedSums {
+                            operands: StridedOperands {
                                 a: [left, left.wrapping_add(LANES * LINE)],
                                 a_row: LINE,
                                 a_chunk: PANEL,
@@ -491,7 +495,7 @@ fn in_planes(
     along: &[Vec<usize>],
     channels: usize,
     plane: usize,
-) -> (Vec<Columns>, Vec<usize>) {
+) -> (Vec<TapColumns>, Vec<usize>) {
     let mut taps = vec![0];
     for (taps_of, stride) in along.iter().zip(&staging.strides) {
         taps =
@@ -501,7 +505,7 @@ fn in_planes(
     for from in (0..staging.width).step_by(COLUMNS) {
         for (tap, at) in taps.iter().enumerate() {
             let count = COLUMNS.min(staging.width - from);
-            columns.push(Columns { at: from / LANES * plane + at * LINE, first: out.len(), count });
+            columns.push(TapColumns { at: from / LANES * plane + at * LINE, first: out.len(), count });
             out.extend((from..from + count).map(|c| tap * channels + c));
         }
     }
@@ -509,7 +513,7 @@ fn in_planes(
 }
 
 /// The same where words are in the order of the elements: columns run over all contiguous taps.
-fn in_runs(staging: &Staging, along: &[Vec<usize>], channels: usize) -> (Vec<Columns>, Vec<usize>) {
+fn in_runs(staging: &Staging, along: &[Vec<usize>], channels: usize) -> (Vec<TapColumns>, Vec<usize>) {
     let (runs, length) = runs(staging, along);
     let taps = along.iter().map(Vec::len).product();
     let out = (0..taps).flat_map(|tap| (0..staging.width).map(move |c| tap * channels + c)).collect();
@@ -517,7 +521,7 @@ fn in_runs(staging: &Staging, along: &[Vec<usize>], channels: usize) -> (Vec<Col
     for (i, at) in runs.iter().enumerate() {
         for from in (0..length).step_by(COLUMNS) {
             let count = COLUMNS.min(length - from);
-            columns.push(Columns { at: (at + from) * 4, first: i * length + from, count });
+            columns.push(TapColumns { at: (at + from) * 4, first: i * length + from, count });
         }
     }
     (columns, out)
@@ -581,7 +585,7 @@ mod avx512 {
     }
 }
 
-kernel_of_parts!(KernelGradient, |this| {
+kernel_of_parts!(AmxKernelGradient, |this| {
     let pixels = this.staging.batch() * this.pixels()[1];
     pixels as f64 * this.parts.size as f64 / 500.0
 });

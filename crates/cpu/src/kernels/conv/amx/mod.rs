@@ -4,8 +4,8 @@ pub mod filter;
 pub mod forward;
 pub mod gradient;
 
-pub use crate::kernels::conv::amx::forward::Forward;
-pub use crate::kernels::conv::amx::gradient::KernelGradient;
+pub use crate::kernels::conv::amx::forward::AmxForward;
+pub use crate::kernels::conv::amx::gradient::AmxKernelGradient;
 
 #[cfg(test)]
 mod tests;

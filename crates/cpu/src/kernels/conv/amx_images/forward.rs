@@ -6,18 +6,20 @@
 //! in the padding are left out, and no zeros are staged for them.
 
 use crate::kernel::convolution::is_forward;
-use crate::kernel::{Cx, Ptr, with_scratch};
+use crate::kernel::{KernelContext, Ptr, with_scratch};
 use crate::kernels::conv::amx;
-use crate::kernels::conv::amx::filter::{CHUNK, Filter, KernelLayout, Taps, tiles};
+use crate::kernels::conv::amx::filter::{AmxFilter, CHUNK, FilterStrides, PhaseTaps, tiles};
 use crate::kernels::conv::staging::phases::{AxisPhase, choices};
-use crate::kernels::conv::staging::{Axis, Prefetch, Strip};
-use crate::kernels::conv::strips::Strips;
+use crate::kernels::conv::staging::{PixelStrip, SoftwarePrefetch, StagedAxis};
+use crate::kernels::conv::strips::StripConvolution;
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
-use crate::kernels::conv::strips::strip_arrays::{Arrays, NO_LAYER};
-use crate::select::Accepted;
-use crate::simd::amx::strided::{COLUMNS, Operands, Rows, STATISTICS, Spread, Windows};
+use crate::kernels::conv::strips::strip_arrays::{NO_LAYER, StripArrays};
+use crate::select::SelectResult;
+use crate::simd::amx::strided::{
+    COLUMNS, STATISTICS, StridedKernels, StridedOperands, StridedProduct, TileRowOutput,
+};
 use crate::simd::amx::{LANES, LINE, kernels_of};
-use crate::simd::level::{Target, TileFn};
+use crate::simd::level::{CompileTarget, TileFn};
 use crate::simd::loops::widen;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -38,11 +40,11 @@ const FEWER: usize = 70;
 /// squares lose digits.
 const PIXELS: usize = 160;
 
-pub struct Forward {
-    unit: &'static Spread,
-    staged: Staged,
-    phases: Vec<Phase>,
-    filter: Filter,
+pub struct AmxImagesForward {
+    unit: &'static StridedKernels,
+    staged: StagedImages,
+    phases: Vec<ImagesPhase>,
+    filter: AmxFilter,
     /// Panels of columns (features) that one task computes.
     groups: Vec<Range<usize>>,
     features: usize,
@@ -56,8 +58,8 @@ pub struct Forward {
 }
 
 /// Strips as staged: pixels of the input as they follow each other in an image, and of each pixel all images.
-struct Staged {
-    first: Axis,
+struct StagedImages {
+    first: StagedAxis,
     batch: usize,
     /// Images of a strip, and rows of the result along the first dimension, of each phase.
     images: usize,
@@ -71,8 +73,8 @@ struct Staged {
 }
 
 /// Output positions that use the same taps of the filter, where they meet the input.
-struct Phase {
-    classes: Vec<Class>,
+struct ImagesPhase {
+    classes: Vec<PositionClass>,
     /// Bytes from one position to the next: in the staged strip and in the result, along each dimension.
     steps: SmallVec<[[usize; 2]; 3]>,
     /// Byte offset of the phase in a staged image whose first row is that of the input, which wraps around where it is
@@ -81,7 +83,7 @@ struct Phase {
 }
 
 /// Output positions of a phase that meet the input with the same of its taps.
-struct Class {
+struct PositionClass {
     /// Along each dimension; the positions are all combinations.
     positions: SmallVec<[Vec<usize>; 3]>,
     /// Where the taps begin: from the position in the staged strip, and in a packed panel of one tile of columns and of
@@ -91,7 +93,7 @@ struct Class {
 }
 
 /// Positions along an axis, by the taps with which they meet the input.
-fn classes(axis: &Axis, phase: &AxisPhase) -> Vec<(Vec<usize>, Vec<usize>)> {
+fn classes(axis: &StagedAxis, phase: &AxisPhase) -> Vec<(Vec<usize>, Vec<usize>)> {
     let mut all: Vec<(Vec<usize>, Vec<usize>)> = Vec::new();
     for position in 0..phase.count {
         let meets = |t: &usize| axis.source(position, phase.taps[*t].1).is_some();
@@ -108,15 +110,19 @@ fn classes(axis: &Axis, phase: &AxisPhase) -> Vec<(Vec<usize>, Vec<usize>)> {
 
 /// Taps of a phase as their number and their place in the staged strip, in bytes, and the positions that meet the
 /// input with these.
-type Part = (Vec<(usize, usize)>, SmallVec<[Vec<usize>; 3]>);
+type TapPositions = (Vec<(usize, usize)>, SmallVec<[Vec<usize>; 3]>);
 
 /// The classes of a phase. `own`: bytes between pixels of the input along each axis.
-fn combined(axes: &[(Axis, Vec<AxisPhase>)], chosen: &[&AxisPhase], own: &[usize]) -> Vec<Part> {
-    let mut all: Vec<Part> = vec![(vec![(0, 0)], SmallVec::new())];
+fn combined(
+    axes: &[(StagedAxis, Vec<AxisPhase>)],
+    chosen: &[&AxisPhase],
+    own: &[usize],
+) -> Vec<TapPositions> {
+    let mut all: Vec<TapPositions> = vec![(vec![(0, 0)], SmallVec::new())];
     for (d, phase) in chosen.iter().enumerate() {
         let unit = axes[d].0.unit * own[d];
         let of_axis = classes(&axes[d].0, phase);
-        let with = |(taps, positions): &Part| -> Vec<Part> {
+        let with = |(taps, positions): &TapPositions| -> Vec<TapPositions> {
             let and = |(more, at): &(Vec<usize>, Vec<usize>)| {
                 let both = |(number, place): &(usize, usize)| -> Vec<(usize, usize)> {
                     let tap = |&t: &usize| (number * phase.taps.len() + t, place + phase.taps[t].1 * unit);
@@ -133,27 +139,27 @@ fn combined(axes: &[(Axis, Vec<AxisPhase>)], chosen: &[&AxisPhase], own: &[usize
     all
 }
 
-impl Phase {
+impl ImagesPhase {
     fn new(
-        staged: &Staged,
-        axes: &[(Axis, Vec<AxisPhase>)],
+        staged: &StagedImages,
+        axes: &[(StagedAxis, Vec<AxisPhase>)],
         choice: &[usize],
-        layout: &KernelLayout,
+        layout: &FilterStrides,
         y: &TensorType,
-    ) -> (Phase, Taps) {
+    ) -> (ImagesPhase, PhaseTaps) {
         let n = choice.len();
         let chosen: SmallVec<[&AxisPhase; 3]> = (0..n).map(|i| &axes[i].1[choice[i]]).collect();
         let mut taps = vec![0];
         for (phase, stride) in chosen.iter().zip(&layout.spatial) {
             taps = taps.iter().flat_map(|at| phase.taps.iter().map(move |t| at + t.0 * stride)).collect();
         }
-        let taps = Taps::new(taps, staged.channels);
+        let taps = PhaseTaps::new(taps, staged.channels);
         // Byte distances of pixels of the input.
         let mut own: SmallVec<[usize; 3]> = SmallVec::from_elem(staged.images * staged.pitch, n);
         for d in (1..n).rev() {
             own[d - 1] = own[d] * axes[d].0.size;
         }
-        let class = |(own, positions): Part| Class {
+        let class = |(own, positions): TapPositions| PositionClass {
             packed_runs: [0, 1].map(|i| own.iter().map(|t| taps.packed_runs[i][t.0]).collect()),
             runs: own.into_iter().map(|t| t.1).collect(),
             positions,
@@ -164,7 +170,7 @@ impl Phase {
             [axis.step * axis.unit * own[d], out[d + 1] * axes[d].1.len() * element]
         };
         let low = |d: usize| own[d].wrapping_mul(axes[d].0.low as usize);
-        let phase = Phase {
+        let phase = ImagesPhase {
             classes: combined(axes, &chosen, &own).into_iter().map(class).collect(),
             steps: (0..n).map(step).collect(),
             base: [
@@ -176,7 +182,7 @@ impl Phase {
     }
 
     /// Positions of a class in a strip, as byte offsets of their first tap and in an image of the result.
-    fn places(&self, class: &Class, strip: Strip) -> Vec<[usize; 2]> {
+    fn places(&self, class: &PositionClass, strip: PixelStrip) -> Vec<[usize; 2]> {
         let mut all = vec![self.base];
         for (d, (positions, steps)) in class.positions.iter().zip(&self.steps).enumerate() {
             let inside = |p: &&usize| d > 0 || (strip.row..strip.row + strip.rows).contains(*p);
@@ -191,13 +197,13 @@ impl Phase {
 
     /// Runs of all positions.
     fn runs(&self) -> usize {
-        let of = |c: &Class| c.runs.len() * c.positions.iter().map(Vec::len).product::<usize>();
+        let of = |c: &PositionClass| c.runs.len() * c.positions.iter().map(Vec::len).product::<usize>();
         self.classes.iter().map(of).sum()
     }
 }
 
-impl Staged {
-    fn new(x: &TensorType, axes: &[(Axis, Vec<AxisPhase>)]) -> Option<Staged> {
+impl StagedImages {
+    fn new(x: &TensorType, axes: &[(StagedAxis, Vec<AxisPhase>)]) -> Option<StagedImages> {
         let (batch, channels) = (x.shape[0], x.shape[x.rank() - 1]);
         let bytes = channels.next_multiple_of(CHUNK) * 2;
         let pitch = if bytes.is_multiple_of(ALIAS) { bytes + LINE } else { bytes };
@@ -205,8 +211,8 @@ impl Staged {
         let first = axes[0].0.clone();
         let images = batch.div_ceil(batch.div_ceil(LANES));
         let (count, image) = (first.count, x.shape[1] * line);
-        let mut staged = Staged { first, batch, images, rows: 1, line, image, channels, pitch };
-        let bytes = |s: &Staged, rows: usize| s.most(rows) * line * s.images * pitch;
+        let mut staged = StagedImages { first, batch, images, rows: 1, line, image, channels, pitch };
+        let bytes = |s: &StagedImages, rows: usize| s.most(rows) * line * s.images * pitch;
         let fits = |rows: &usize| bytes(&staged, *rows) <= STRIP;
         let most = (1..=count).rev().find(fits).unwrap_or(1);
         staged.rows = count.div_ceil(count.div_ceil(most));
@@ -232,9 +238,9 @@ impl Staged {
         self.batch.div_ceil(self.images) * self.parts()
     }
 
-    fn strip(&self, i: usize) -> Strip {
+    fn strip(&self, i: usize) -> PixelStrip {
         let (image, row) = (i / self.parts() * self.images, i % self.parts() * self.rows);
-        Strip {
+        PixelStrip {
             image,
             images: self.images.min(self.batch - image),
             row,
@@ -243,7 +249,7 @@ impl Staged {
     }
 
     /// Rows of the input that a strip reads.
-    fn rows_of(&self, strip: Strip) -> Range<usize> {
+    fn rows_of(&self, strip: PixelStrip) -> Range<usize> {
         let axis = &self.first;
         let from = axis.low + (strip.row * axis.step * axis.unit) as i64;
         let to = from + (((strip.rows - 1) * axis.step + axis.reach - 1) * axis.unit) as i64 + 1;
@@ -254,8 +260,8 @@ impl Staged {
     /// Copies a strip of `x` to `to`.
     ///
     /// # Safety
-    /// `x` has the type of [`Staged::new`], `to` has room for [`Staged::bytes`].
-    unsafe fn load(&self, x: *const u8, strip: Strip, to: *mut u8) {
+    /// `x` has the type of [`StagedImages::new`], `to` has room for [`StagedImages::bytes`].
+    unsafe fn load(&self, x: *const u8, strip: PixelStrip, to: *mut u8) {
         let (rows, size) = (self.rows_of(strip), self.channels * 2);
         let zeros = self.channels.next_multiple_of(CHUNK) * 2 - size;
         for i in 0..strip.images {
@@ -272,7 +278,7 @@ impl Staged {
     }
 
     /// The input of a strip, if it lies together.
-    fn input_of(&self, x: *const u8, strip: Strip) -> (*const u8, usize) {
+    fn input_of(&self, x: *const u8, strip: PixelStrip) -> (*const u8, usize) {
         let (rows, size) = (self.rows_of(strip), self.channels * 2);
         let images = if rows.len() == self.first.size { strip.images } else { 1 };
         let first = (strip.image * self.image + rows.start * self.line) * size;
@@ -281,11 +287,11 @@ impl Staged {
 }
 
 /// Positions of one class in a strip.
-struct Places<'a> {
-    class: &'a Class,
-    taps: &'a Taps,
+struct ClassPositions<'a> {
+    class: &'a PositionClass,
+    taps: &'a PhaseTaps,
     all: &'a [[usize; 2]],
-    strip: Strip,
+    strip: PixelStrip,
     /// Panels of columns.
     group: Range<usize>,
     /// The staged strip as if it began with the first row of the input, and the strip's images of the result.
@@ -297,12 +303,17 @@ struct Places<'a> {
     begins: bool,
 }
 
-impl Forward {
+impl AmxImagesForward {
     /// For layers of bf16 on machines with tile registers, where lines of pixels leave tiles empty.
-    pub fn new(c: &Convolution, bias: bool, types: [&TensorType; 3], target: Target) -> Accepted<Forward> {
+    pub fn new(
+        c: &Convolution,
+        bias: bool,
+        types: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<AmxImagesForward> {
         let unit = kernels_of(target.level).ok_or("the machine has no tile registers")?;
-        let lines = amx::Forward::with(&unit.spread, c, bias, types, target)?;
-        let images = Forward::with(&unit.spread, c, bias, types, target)?;
+        let lines = amx::AmxForward::with(&unit.spread, c, bias, types, target)?;
+        let images = AmxImagesForward::with(&unit.spread, c, bias, types, target)?;
         match images.products() * 100 <= lines.products() * FEWER {
             true => Ok(images),
             false => Err("lines of its images fill tiles as well".into()),
@@ -310,12 +321,12 @@ impl Forward {
     }
 
     pub(crate) fn with(
-        unit: &'static Spread,
+        unit: &'static StridedKernels,
         c: &Convolution,
         bias: bool,
         [x, k, y]: [&TensorType; 3],
-        target: Target,
-    ) -> Accepted<Forward> {
+        target: CompileTarget,
+    ) -> SelectResult<AmxImagesForward> {
         let vectors = target.level.vectors();
         let known = [x.dtype, k.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
         if !is_forward(c) {
@@ -325,14 +336,14 @@ impl Forward {
             return Err("operands are not bf16, or the result is neither bf16 nor f32".into());
         }
         let axes = amx::forward::axes(c, x, k, y);
-        let staged = Staged::new(x, &axes).ok_or("a line of so many images does not stay in L2")?;
-        let layout = KernelLayout::new(c, k);
+        let staged = StagedImages::new(x, &axes).ok_or("a line of so many images does not stay in L2")?;
+        let layout = FilterStrides::new(c, k);
         let features = y.shape[y.rank() - 1];
         let along: Vec<usize> = axes.iter().map(|a| a.1.len()).collect();
-        let phase = |choice: &SmallVec<[usize; 3]>| Phase::new(&staged, &axes, choice, &layout, y);
+        let phase = |choice: &SmallVec<[usize; 3]>| ImagesPhase::new(&staged, &axes, choice, &layout, y);
         let (phases, taps) = choices(&along).iter().map(phase).unzip();
-        let filter = Filter::new(taps, layout, features, vectors)?;
-        Ok(Forward {
+        let filter = AmxFilter::new(taps, layout, features, vectors)?;
+        Ok(AmxImagesForward {
             unit,
             groups: filter.groups(staged.strips()),
             staged,
@@ -348,7 +359,7 @@ impl Forward {
     }
 
     /// As [`amx::Forward::with_statistics`].
-    pub fn with_statistics(mut self, target: Target) -> Accepted<Forward> {
+    pub fn with_statistics(mut self, target: CompileTarget) -> SelectResult<AmxImagesForward> {
         let inner = self.image / self.element / self.features / self.staged.first.count;
         if self.staged.rows * inner > PIXELS {
             return Err("so many pixels are too far from one of them for sums of squares in f32".into());
@@ -360,13 +371,13 @@ impl Forward {
 
     /// Products of a tile of rows and one of columns.
     fn products(&self) -> usize {
-        let of = |(phase, taps): (&Phase, &Taps)| phase.runs() * taps.chunks;
+        let of = |(phase, taps): (&ImagesPhase, &PhaseTaps)| phase.runs() * taps.chunks;
         let image: usize = self.phases.iter().zip(&self.filter.taps).map(of).sum();
         image * self.staged.batch.div_ceil(self.staged.images)
     }
 
     /// One task: a group of panels of one strip.
-    unsafe fn strip(&self, task: usize, to: &Arrays) {
+    unsafe fn strip(&self, task: usize, to: &StripArrays) {
         let strips = self.staged.strips();
         let (group, i) = (self.groups[task / strips].clone(), task % strips);
         let strip = self.staged.strip(i);
@@ -388,7 +399,7 @@ impl Forward {
                         let all = &phase.places(class, strip)[..];
                         let (group, a) = (group.clone(), scratch.wrapping_sub(before).cast_const());
                         let y = to.y.at(strip.image * self.image);
-                        let w = Places { class, taps, all, strip, group, a, y, statistics, begins };
+                        let w = ClassPositions { class, taps, all, strip, group, a, y, statistics, begins };
                         self.class(&w, to, &mut prefetch);
                         begins &= all.is_empty();
                     }
@@ -400,7 +411,14 @@ impl Forward {
     }
 
     /// Stores the statistics of a strip.
-    unsafe fn gather(&self, strip: Strip, part: usize, group: &Range<usize>, statistics: Ptr, to: &Arrays) {
+    unsafe fn gather(
+        &self,
+        strip: PixelStrip,
+        part: usize,
+        group: &Range<usize>,
+        statistics: Ptr,
+        to: &StripArrays,
+    ) {
         let Some(m) = &self.statistics else { return };
         for (i, image) in (strip.image..).take(strip.images).enumerate() {
             for (j, panel) in group.clone().enumerate() {
@@ -417,7 +435,7 @@ impl Forward {
     }
 
     /// Computes the positions of a class: two of them by a panel, up to two tiles of columns, in each call.
-    unsafe fn class(&self, w: &Places<'_>, to: &Arrays, prefetch: &mut Prefetch) {
+    unsafe fn class(&self, w: &ClassPositions<'_>, to: &StripArrays, prefetch: &mut SoftwarePrefetch) {
         for first in (0..w.all.len()).step_by(2) {
             let two = first + 1 < w.all.len();
             let both = [first, first + usize::from(two)];
@@ -426,8 +444,8 @@ impl Forward {
                 let width = tiles(columns.len());
                 let fetched = prefetch.next(w.class.runs.len() * w.taps.chunks);
                 let bias = to.bias.elem::<f32>(columns.start).cast_const();
-                let work = Windows {
-                    operands: Operands {
+                let work = StridedProduct {
+                    operands: StridedOperands {
                         a: both.map(|i| w.a.wrapping_add(w.all[i][0])),
                         a_row: self.staged.pitch,
                         a_chunk: LINE,
@@ -455,9 +473,9 @@ impl Forward {
     }
 
     /// The destination of a position by a panel of columns.
-    fn rows(&self, w: &Places<'_>, place: usize, panel: usize) -> Rows {
+    fn rows(&self, w: &ClassPositions<'_>, place: usize, panel: usize) -> TileRowOutput {
         let statistics = w.statistics.elem((panel - w.group.start) * STATISTICS);
-        Rows {
+        TileRowOutput {
             to: w.y.wrapping_add(w.all[place][1] + self.filter.panels[panel].start * self.element),
             row: self.image,
             skip: 0,
@@ -468,20 +486,20 @@ impl Forward {
     }
 
     /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
-    fn next(&self, task: usize, group: &Range<usize>, x: *const u8) -> Prefetch {
+    fn next(&self, task: usize, group: &Range<usize>, x: *const u8) -> SoftwarePrefetch {
         let strips = self.staged.strips();
         if task >= strips * self.groups.len() {
-            return Prefetch::none();
+            return SoftwarePrefetch::none();
         }
         let strip = self.staged.strip(task % strips);
-        let pairs = |p: &Phase| -> usize {
+        let pairs = |p: &ImagesPhase| -> usize {
             p.classes.iter().map(|c| p.places(c, strip).len().div_ceil(2)).sum::<usize>() * group.len()
         };
-        Prefetch::new([self.staged.input_of(x, strip), (x, 0)], self.phases.iter().map(pairs).sum())
+        SoftwarePrefetch::new([self.staged.input_of(x, strip), (x, 0)], self.phases.iter().map(pairs).sum())
     }
 }
 
-impl Strips for Forward {
+impl StripConvolution for AmxImagesForward {
     fn batch(&self) -> usize {
         self.staged.batch
     }
@@ -498,7 +516,7 @@ impl Strips for Forward {
         self.bias.then_some((self.widen, self.features))
     }
 
-    unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+    unsafe fn pack(&self, cx: &KernelContext<'_>, kernel: Ptr, packed: Ptr) {
         // SAFETY: by the caller's promise.
         unsafe { self.filter.pack(cx, kernel, packed) };
     }
@@ -508,7 +526,7 @@ impl Strips for Forward {
         (self.staged.strips() * self.groups.len(), work)
     }
 
-    unsafe fn task(&self, task: usize, to: &Arrays) {
+    unsafe fn task(&self, task: usize, to: &StripArrays) {
         // SAFETY: by the caller's promise.
         unsafe { self.strip(task, to) };
     }

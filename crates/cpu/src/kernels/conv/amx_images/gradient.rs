@@ -11,13 +11,13 @@ use crate::kernel::{Ptr, with_scratch};
 use crate::kernels::conv::amx::filter::{CHUNK, tiles};
 use crate::kernels::conv::amx::gradient;
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
-use crate::kernels::conv::staging::{Axis, FEWEST_TASKS, Strip, group};
+use crate::kernels::conv::staging::{FEWEST_TASKS, PixelStrip, StagedAxis, group};
 use crate::kernels::conv::strips::strip_arrays::NO_GRADIENT;
-use crate::select::Accepted;
+use crate::select::SelectResult;
 use crate::simd::amx;
-use crate::simd::amx::strided::{COLUMNS, Operands, Spread, Sums};
+use crate::simd::amx::strided::{COLUMNS, StridedKernels, StridedOperands, StridedSums};
 use crate::simd::amx::{LANES, LINE};
-use crate::simd::level::Target;
+use crate::simd::level::CompileTarget;
 use crate::simd::pack::{PackFn, PanelArgs};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -39,10 +39,10 @@ const SQUARE: usize = COLUMNS * COLUMNS;
 /// Products that are worth while, in percent of those of tiles along lines.
 const FEWER: usize = 80;
 
-pub struct KernelGradient {
-    unit: &'static Spread,
+pub struct AmxImagesKernelGradient {
+    unit: &'static StridedKernels,
     packs: [PackFn<f32>; 2],
-    axes: Vec<Axis>,
+    axes: Vec<StagedAxis>,
     /// Staged coordinates of each tap.
     taps: Vec<SmallVec<[usize; 3]>>,
     batch: usize,
@@ -60,13 +60,13 @@ pub struct KernelGradient {
 
 /// Where the pixels lie at which a tap meets the input: in packed panels of `x`, and in those of `dy` of one tile of
 /// columns and of two. In bytes.
-struct Runs {
+struct TapRuns {
     a: Vec<usize>,
     b: [Vec<usize>; 2],
 }
 
 /// Packed operands of a strip, and its sums.
-struct Packed {
+struct PackedStrip {
     a: *mut u8,
     b: *mut u8,
     squares: *mut f32,
@@ -77,7 +77,7 @@ struct Packed {
 }
 
 /// One operand's panels of a strip.
-struct Panels {
+struct OperandPanels {
     /// Its first pixel of the strip's first image; bytes of a pixel, and of an image.
     from: *const u8,
     pixel: usize,
@@ -92,12 +92,16 @@ fn steps(n: usize, size: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..n).step_by(size).map(move |at| (at, size.min(n - at)))
 }
 
-impl KernelGradient {
+impl AmxImagesKernelGradient {
     /// For layers of bf16 on machines with tile registers, where lines of pixels are mostly zeros.
-    pub fn new(c: &Convolution, types: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
+    pub fn new(
+        c: &Convolution,
+        types: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<AmxImagesKernelGradient> {
         let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
-        let lines = gradient::KernelGradient::with(&unit.spread, c, types, target)?;
-        let images = KernelGradient::with(&unit.spread, c, types, target)?;
+        let lines = gradient::AmxKernelGradient::with(&unit.spread, c, types, target)?;
+        let images = AmxImagesKernelGradient::with(&unit.spread, c, types, target)?;
         match images.products() * 100 <= lines.products() * FEWER {
             true => Ok(images),
             false => Err("lines of its images fill tiles as well".into()),
@@ -105,11 +109,11 @@ impl KernelGradient {
     }
 
     pub(crate) fn with(
-        unit: &'static Spread,
+        unit: &'static StridedKernels,
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
-        target: Target,
-    ) -> Accepted<KernelGradient> {
+        target: CompileTarget,
+    ) -> SelectResult<AmxImagesKernelGradient> {
         let known = [x.dtype, dy.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());
@@ -130,7 +134,7 @@ impl KernelGradient {
         let slices: Vec<Range<usize>> = steps(channels, width).map(|(at, n)| at..at + n).collect();
         let groups = group(features.div_ceil(COLUMNS), features.div_ceil(FEATURES));
         let packs = amx::pack::packs(DType::BF16, vectors).ok_or("nothing packs bf16 for tiles")?;
-        let mut this = KernelGradient {
+        let mut this = AmxImagesKernelGradient {
             unit,
             packs,
             axes: gradient_axes(c, x, dy, y),
@@ -193,9 +197,9 @@ impl KernelGradient {
         self.batch.div_ceil(self.images) * self.rows_apart()
     }
 
-    fn strip(&self, i: usize) -> Strip {
+    fn strip(&self, i: usize) -> PixelStrip {
         let (image, row) = (i / self.rows_apart() * self.images, i % self.rows_apart() * self.rows);
-        Strip {
+        PixelStrip {
             image,
             images: self.images.min(self.batch - image),
             row,
@@ -210,7 +214,7 @@ impl KernelGradient {
 
     /// Products of tiles, two by two at a time.
     fn products(&self) -> usize {
-        let inside = |(d, axis): (usize, &Axis), tap: &SmallVec<[usize; 3]>| {
+        let inside = |(d, axis): (usize, &StagedAxis), tap: &SmallVec<[usize; 3]>| {
             (0..axis.count).filter(|&p| axis.source(p, tap[d]).is_some()).count()
         };
         let of = |tap: &SmallVec<[usize; 3]>| -> usize {
@@ -222,7 +226,7 @@ impl KernelGradient {
     }
 
     /// Rows of the input that a strip reads.
-    fn rows_of(&self, strip: Strip) -> Range<usize> {
+    fn rows_of(&self, strip: PixelStrip) -> Range<usize> {
         let axis = &self.axes[0];
         let rows = || strip.row..strip.row + strip.rows;
         let all = || self.taps.iter().flat_map(move |tap| rows().filter_map(|p| axis.source(p, tap[0])));
@@ -230,7 +234,7 @@ impl KernelGradient {
     }
 
     /// The pixels of a strip at which a tap meets the input.
-    fn runs(&self, tap: &[usize], strip: Strip, first: usize, chunks: usize) -> Runs {
+    fn runs(&self, tap: &[usize], strip: PixelStrip, first: usize, chunks: usize) -> TapRuns {
         let mut all = vec![(0, 0)];
         for (d, axis) in self.axes.iter().enumerate() {
             let (from, count, before) =
@@ -245,7 +249,7 @@ impl KernelGradient {
             all = all.iter().flat_map(with).collect();
         }
         let size = |tiles: usize| tiles * LANES * LINE * chunks;
-        Runs {
+        TapRuns {
             a: all.iter().map(|pixel| pixel.0 * size(2)).collect(),
             b: [1, 2].map(|tiles| all.iter().map(|pixel| pixel.1 * size(tiles)).collect()),
         }
@@ -281,27 +285,27 @@ impl KernelGradient {
     /// Packs both operands of a strip.
     unsafe fn pack(
         &self,
-        strip: Strip,
+        strip: PixelStrip,
         [x, dy]: [*const u8; 2],
         slice: &Range<usize>,
         columns: &Range<usize>,
         scratch: *mut u8,
         squares: *mut f32,
-    ) -> Packed {
+    ) -> PackedStrip {
         let (rows, [line, out]) = (self.rows_of(strip), self.lines());
         let (axis, chunks) = (&self.axes[0], strip.images.div_ceil(CHUNK));
         let pixels = [rows.len() * line, strip.rows * out];
         let b = scratch.wrapping_add(slice.len().div_ceil(COLUMNS) * pixels[0] * chunks * PANEL);
         let (pixel, of_dy) = (self.channels * 2, self.features * 2);
         let (image, image_of_dy) = (axis.size * line * pixel, axis.count * out * of_dy);
-        let left = Panels {
+        let left = OperandPanels {
             from: x.wrapping_add(strip.image * image + rows.start * line * pixel),
             pixel,
             image,
             columns: slice.clone(),
             pixels: pixels[0],
         };
-        let right = Panels {
+        let right = OperandPanels {
             from: dy.wrapping_add(strip.image * image_of_dy + strip.row * out * of_dy),
             pixel: of_dy,
             image: image_of_dy,
@@ -313,11 +317,11 @@ impl KernelGradient {
             self.panels(&left, false, strip.images, scratch);
             self.panels(&right, true, strip.images, b);
         }
-        Packed { a: scratch, b, squares, rows, pixels, chunks }
+        PackedStrip { a: scratch, b, squares, rows, pixels, chunks }
     }
 
     /// Packs the panels of an operand, as A or as B: of each pixel the K chunks of all images.
-    unsafe fn panels(&self, of: &Panels, right: bool, images: usize, to: *mut u8) {
+    unsafe fn panels(&self, of: &OperandPanels, right: bool, images: usize, to: *mut u8) {
         let chunks = images.div_ceil(CHUNK);
         for p in 0..of.pixels {
             for (j, (at, count)) in steps(of.columns.len(), COLUMNS).enumerate() {
@@ -344,18 +348,25 @@ impl KernelGradient {
     }
 
     /// Multiplies one strip and adds to the sums.
-    unsafe fn multiply(&self, strip: Strip, packed: &Packed, channels: usize, features: usize, add: bool) {
-        let &Packed { chunks, pixels, .. } = packed;
+    unsafe fn multiply(
+        &self,
+        strip: PixelStrip,
+        packed: &PackedStrip,
+        channels: usize,
+        features: usize,
+        add: bool,
+    ) {
+        let &PackedStrip { chunks, pixels, .. } = packed;
         let runs = |tap: &SmallVec<[usize; 3]>| self.runs(tap, strip, packed.rows.start, chunks);
-        let runs: Vec<Runs> = self.taps.iter().map(runs).collect();
+        let runs: Vec<TapRuns> = self.taps.iter().map(runs).collect();
         let mut square = 0;
         for (i, (_, rows)) in steps(channels, COLUMNS).enumerate() {
             let a = packed.a.wrapping_add(i * pixels[0] * chunks * PANEL).cast_const();
             for runs in &runs {
                 for (j, (_, columns)) in steps(features, COLUMNS).enumerate() {
                     let width = tiles(columns);
-                    let work = Sums {
-                        operands: Operands {
+                    let work = StridedSums {
+                        operands: StridedOperands {
                             a: [a, a.wrapping_add(LANES * LINE)],
                             a_row: LINE,
                             a_chunk: PANEL,
@@ -409,4 +420,4 @@ impl KernelGradient {
     }
 }
 
-kernel_of_parts!(KernelGradient, |this| (this.products() * COLUMNS) as f64);
+kernel_of_parts!(AmxImagesKernelGradient, |this| (this.products() * COLUMNS) as f64);

@@ -3,5 +3,5 @@
 mod forward;
 mod gradient;
 
-pub use crate::kernels::conv::amx_images::forward::Forward;
-pub use crate::kernels::conv::amx_images::gradient::KernelGradient;
+pub use crate::kernels::conv::amx_images::forward::AmxImagesForward;
+pub use crate::kernels::conv::amx_images::gradient::AmxImagesKernelGradient;

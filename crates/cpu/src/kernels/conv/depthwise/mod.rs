@@ -7,12 +7,12 @@
 mod padded_images;
 
 use crate::kernel::convolution::is_channels_last;
-use crate::kernel::padded_input::{Padded, offsets};
-use crate::kernel::partial_sums::{Finish, sum_parts};
-use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::kernels::conv::depthwise::padded_images::Images;
-use crate::select::Accepted;
-use crate::simd::level::{Level, Target, TileFn, by_level};
+use crate::kernel::padded_input::{PaddedConvInput, offsets};
+use crate::kernel::partial_sums::{SumStore, sum_parts};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::kernels::conv::depthwise::padded_images::PaddedImages;
+use crate::select::SelectResult;
+use crate::simd::level::{CompileTarget, Level, TileFn, by_level};
 use crate::simd::loops::{narrow, widen};
 use crate::simd::vector::{Portable32, Vector};
 use systole_ir::op::Convolution;
@@ -20,7 +20,7 @@ use systole_ir::{DType, Result, TensorType};
 
 /// Rows of results: row `p` of `out` is `(+)= Σᵢ a[left[i] + at[p]] · b[i · channels] + bias`, element-wise along the
 /// channels; `bias` may be null.
-struct Rows {
+struct DepthwiseRowsArgs {
     channels: usize,
     a: *const f32,
     left: *const usize,
@@ -40,7 +40,7 @@ const TOGETHER: usize = 9;
 /// # Safety
 /// The CPU has the level of `V`; the rows lie inside their arrays.
 #[inline(always)]
-unsafe fn all_rows<V: Vector<T = f32>>(r: &Rows) {
+unsafe fn all_rows<V: Vector<T = f32>>(r: &DepthwiseRowsArgs) {
     // SAFETY: the caller's promise; lanes end with the channels.
     unsafe {
         let whole = r.channels / V::LANES * V::LANES;
@@ -54,7 +54,11 @@ unsafe fn all_rows<V: Vector<T = f32>>(r: &Rows) {
 }
 
 #[inline(always)]
-unsafe fn some_channels<V: Vector<T = f32>, const WHOLE: bool>(r: &Rows, c: usize, lanes: usize) {
+unsafe fn some_channels<V: Vector<T = f32>, const WHOLE: bool>(
+    r: &DepthwiseRowsArgs,
+    c: usize,
+    lanes: usize,
+) {
     // SAFETY: as for `all_rows`.
     unsafe {
         let mut p = 0;
@@ -75,7 +79,7 @@ unsafe fn some_channels<V: Vector<T = f32>, const WHOLE: bool>(r: &Rows, c: usiz
 /// `P` rows of results from row `p` on, of the `lanes` channels from `c` on.
 #[inline(always)]
 unsafe fn sums<V: Vector<T = f32>, const P: usize, const WHOLE: bool>(
-    r: &Rows,
+    r: &DepthwiseRowsArgs,
     p: usize,
     c: usize,
     lanes: usize,
@@ -102,12 +106,12 @@ unsafe fn sums<V: Vector<T = f32>, const P: usize, const WHOLE: bool>(
     }
 }
 
-type RowsFn = unsafe fn(&Rows);
+type DepthwiseRowsFn = unsafe fn(&DepthwiseRowsArgs);
 
 macro_rules! levels {
     ($name:ident, $v:ty $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name(r: &Rows) {
+        unsafe fn $name(r: &DepthwiseRowsArgs) {
             // SAFETY: the caller's promises are those of `all_rows`.
             unsafe { all_rows::<$v>(r) }
         }
@@ -121,19 +125,19 @@ levels!(avx2, V8x32, "avx2,fma");
 #[cfg(target_arch = "x86_64")]
 levels!(avx512, V16x32, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
-fn rows_of(level: Level) -> RowsFn {
+fn rows_of(level: Level) -> DepthwiseRowsFn {
     by_level!(level, avx512, avx2, portable)
 }
 
 /// `x: f32|bf16|f16[B, …, C]`, one filter per channel → `y: [B, …', C]`.
-pub struct Forward {
-    input: Input,
+pub struct DepthwiseForward {
+    input: PaddedInput,
     /// Offsets of output pixels, and of filter taps, in the padded input.
     pixel: Vec<usize>,
     tap: Vec<usize>,
     batch: usize,
     channels: usize,
-    product: RowsFn,
+    product: DepthwiseRowsFn,
     bias: bool,
     /// The filter, where it is narrow, and how results become so.
     filter: Option<TileFn>,
@@ -141,24 +145,24 @@ pub struct Forward {
 }
 
 /// Gradient w.r.t. the filter: `x: f32|bf16|f16[B, …, C], dy: [B, …', C] → […, 1, C]`.
-pub struct KernelGradient {
-    input: Images,
+pub struct DepthwiseKernelGradient {
+    input: PaddedImages,
     /// The other operand, which has no padding.
-    dy: Images,
+    dy: PaddedImages,
     /// Offsets of the pixels of `dy`, and of filter taps, in the padded input.
     pixel: Vec<usize>,
     tap: Vec<usize>,
     batch: usize,
     channels: usize,
     images_per_part: usize,
-    product: RowsFn,
+    product: DepthwiseRowsFn,
     narrow: Option<TileFn>,
 }
 
 /// How the padded input is made: of the whole batch by all threads, or by each task for its images.
-enum Input {
-    Whole(Padded),
-    Images(Images),
+enum PaddedInput {
+    Whole(PaddedConvInput),
+    Images(PaddedImages),
 }
 
 /// Fewest images that are shared out among tasks as a whole.
@@ -178,8 +182,13 @@ fn along(strides: &[usize], sizes: &[usize], steps: &[usize]) -> Vec<usize> {
     offsets(sizes.iter().zip(steps).zip(strides).map(|((&size, step), stride)| (size, stride * step)))
 }
 
-impl Forward {
-    pub fn new(c: &Convolution, bias: bool, types: [&TensorType; 3], target: Target) -> Accepted<Forward> {
+impl DepthwiseForward {
+    pub fn new(
+        c: &Convolution,
+        bias: bool,
+        types: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<DepthwiseForward> {
         let level = target.level.vectors();
         if c.reversal.iter().any(|&r| r) {
             return Err(REVERSED.into());
@@ -197,17 +206,17 @@ impl Forward {
         }
         let is_narrow = types.iter().any(|t| t.dtype != DType::F32);
         let input = if batch >= MANY && !(is_narrow && bias) {
-            Input::Images(Images::new(x, &c.padding, &c.lhs_dilation, level).ok_or(CROPS)?)
+            PaddedInput::Images(PaddedImages::new(x, &c.padding, &c.lhs_dilation, level).ok_or(CROPS)?)
         } else if is_narrow {
             return Err("few images, or a bias that is added to rounded sums, in narrow floats".into());
         } else {
-            Input::Whole(Padded::new(x, &c.padding, &c.lhs_dilation).ok_or(CROPS)?)
+            PaddedInput::Whole(PaddedConvInput::new(x, &c.padding, &c.lhs_dilation).ok_or(CROPS)?)
         };
         let strides = match &input {
-            Input::Whole(padded) => &padded.strides,
-            Input::Images(images) => &images.strides,
+            PaddedInput::Whole(padded) => &padded.strides,
+            PaddedInput::Images(images) => &images.strides,
         };
-        Ok(Forward {
+        Ok(DepthwiseForward {
             pixel: along(strides, &y.shape[1..=n], &c.strides),
             tap: along(strides, &k.shape[..n], &c.rhs_dilation),
             input,
@@ -221,9 +230,16 @@ impl Forward {
     }
 
     /// Rows of the pixels from `from` on of an image at `a`.
-    fn rows(&self, a: *const f32, b: *const f32, from: usize, out: *mut f32, bias: *const f32) -> Rows {
+    fn rows(
+        &self,
+        a: *const f32,
+        b: *const f32,
+        from: usize,
+        out: *mut f32,
+        bias: *const f32,
+    ) -> DepthwiseRowsArgs {
         let own = &self.pixel[from..(from + PIXELS).min(self.pixel.len())];
-        Rows {
+        DepthwiseRowsArgs {
             channels: self.channels,
             a,
             left: self.tap.as_ptr(),
@@ -238,7 +254,7 @@ impl Forward {
     }
 
     /// The whole input is padded first.
-    unsafe fn run_whole(&self, input: &Padded, cx: &Cx<'_>, io: &Io<'_>) {
+    unsafe fn run_whole(&self, input: &PaddedConvInput, cx: &KernelContext<'_>, io: &Io<'_>) {
         // SAFETY: scratch is the padded input's; operands have the shapes of `new`.
         let x = unsafe { input.prepare(cx, io.inputs[0], io.scratch) };
         let (xp, kp, yp) = (Ptr::of(x.cast()), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
@@ -257,7 +273,7 @@ impl Forward {
     }
 
     /// Each task pads its images one after the other.
-    unsafe fn run_images(&self, input: &Images, cx: &Cx<'_>, io: &Io<'_>) {
+    unsafe fn run_images(&self, input: &PaddedImages, cx: &KernelContext<'_>, io: &Io<'_>) {
         let (pixels, channels) = (self.pixel.len(), self.channels);
         let taps = self.tap.len() * channels;
         let mut k = io.inputs[1];
@@ -305,8 +321,12 @@ impl Forward {
     }
 }
 
-impl KernelGradient {
-    pub fn new(c: &Convolution, types: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
+impl DepthwiseKernelGradient {
+    pub fn new(
+        c: &Convolution,
+        types: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<DepthwiseKernelGradient> {
         let level = target.level.vectors();
         if c.reversal.iter().any(|&r| r) {
             return Err(REVERSED.into());
@@ -321,12 +341,12 @@ impl KernelGradient {
         if !fits {
             return Err("it is no gradient of depthwise filters".into());
         }
-        let input = Images::new(x, &c.padding, &c.lhs_dilation, level).ok_or(CROPS)?;
-        Ok(KernelGradient {
+        let input = PaddedImages::new(x, &c.padding, &c.lhs_dilation, level).ok_or(CROPS)?;
+        Ok(DepthwiseKernelGradient {
             tap: along(&input.strides, &y.shape[..n], &c.strides),
             pixel: along(&input.strides, &k.shape[1..=n], &c.rhs_dilation),
             input,
-            dy: Images::new(k, &vec![[0; 2]; n], &vec![1; n], level).ok_or(CROPS)?,
+            dy: PaddedImages::new(k, &vec![[0; 2]; n], &vec![1; n], level).ok_or(CROPS)?,
             batch,
             channels,
             images_per_part: batch.div_ceil(MOST_PARTS),
@@ -346,36 +366,36 @@ impl KernelGradient {
     }
 }
 
-impl Kernel for Forward {
+impl Kernel for DepthwiseForward {
     fn scratch(&self) -> usize {
         match &self.input {
-            Input::Whole(padded) => padded.bytes(),
-            Input::Images(images) => {
+            PaddedInput::Whole(padded) => padded.bytes(),
+            PaddedInput::Images(images) => {
                 let filter = (self.tap.len() * self.channels * 4).next_multiple_of(64);
                 filter + self.batch.min(TASKS) * (images.bytes() + self.strip())
             }
         }
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: the caller's promises are theirs.
         unsafe {
             match &self.input {
-                Input::Whole(padded) => self.run_whole(padded, cx, io),
-                Input::Images(images) => self.run_images(images, cx, io),
+                PaddedInput::Whole(padded) => self.run_whole(padded, cx, io),
+                PaddedInput::Images(images) => self.run_images(images, cx, io),
             }
         }
         Ok(())
     }
 }
 
-impl Kernel for KernelGradient {
+impl Kernel for DepthwiseKernelGradient {
     fn scratch(&self) -> usize {
         let images = self.input.bytes() + self.dy.bytes();
         (self.parts() * self.sums()).next_multiple_of(64) + self.parts() * images
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let (xp, dyp, sums) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.scratch));
         let (parts, taps, channels) = (self.parts(), self.tap.len(), self.channels);
         let images = Ptr(io.scratch.wrapping_add((parts * self.sums()).next_multiple_of(64)));
@@ -390,7 +410,7 @@ impl Kernel for KernelGradient {
                 for image in first..(first + self.images_per_part).min(self.batch) {
                     let x = self.input.load(xp.at(0), image, padded);
                     let dy = self.dy.load(dyp.at(0), image, wide);
-                    let rows = Rows {
+                    let rows = DepthwiseRowsArgs {
                         channels,
                         a: x,
                         left: self.pixel.as_ptr(),
@@ -408,7 +428,7 @@ impl Kernel for KernelGradient {
         };
         let work = (self.batch * self.pixel.len() * channels * taps) as f64 * 0.15;
         cx.team.run_with(parts, work, cx.flush, &body);
-        let finish = self.narrow.map_or(Finish::Copy, Finish::Narrow);
+        let finish = self.narrow.map_or(SumStore::Copy, SumStore::Narrow);
         // SAFETY: the partial sums and the result have that many elements.
         unsafe { sum_parts(cx, sums.elem(0), parts, taps * channels, io.outputs[0], finish) };
         Ok(())

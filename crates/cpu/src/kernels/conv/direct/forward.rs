@@ -7,16 +7,18 @@
 //! At the level with VDPBF16PS, two bf16 channels are one element: a word of 32 bits that nothing here looks into.
 
 use crate::kernel::convolution::is_forward;
-use crate::kernel::{Cx, Ptr, with_scratch};
-use crate::kernels::conv::microkernel::{Across, KC, Out, Panel, UNROLL, panels};
-use crate::kernels::conv::staging::filter_packing::Weights;
+use crate::kernel::{KernelContext, Ptr, with_scratch};
+use crate::kernels::conv::microkernel::{AcrossArgs, ColumnPanel, KC, TileDestination, UNROLL, panels};
+use crate::kernels::conv::staging::filter_packing::FilterLayout;
 use crate::kernels::conv::staging::phases::{AxisPhase, axis, choices};
-use crate::kernels::conv::staging::{Axis, FEWEST_TASKS, Prefetch, Staging, Strip, group, runs};
-use crate::kernels::conv::strips::Strips;
+use crate::kernels::conv::staging::{
+    FEWEST_TASKS, PixelStrip, SoftwarePrefetch, StagedAxis, Staging, group, runs,
+};
+use crate::kernels::conv::strips::StripConvolution;
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
-use crate::kernels::conv::strips::strip_arrays::{Arrays, NO_LAYER, Stored, is_paired};
-use crate::select::Accepted;
-use crate::simd::level::{Target, TileFn};
+use crate::kernels::conv::strips::strip_arrays::{NO_LAYER, ResultConversion, StripArrays, is_paired};
+use crate::select::SelectResult;
+use crate::simd::level::{CompileTarget, TileFn};
 use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -27,10 +29,10 @@ use systole_ir::{DType, TensorType};
 /// Output pixels of a strip.
 const PIXELS: usize = 384;
 
-pub struct Forward {
+pub struct DirectForward {
     staging: Staging,
-    phases: Vec<Phase>,
-    panels: Vec<Panel>,
+    phases: Vec<DirectPhase>,
+    panels: Vec<ColumnPanel>,
     /// Panels that one task computes.
     groups: Vec<Range<usize>>,
     channels: usize,
@@ -38,19 +40,19 @@ pub struct Forward {
     bias: bool,
     /// Elements of an image of the result.
     image: usize,
-    stored: Stored,
-    kernel: Weights,
+    stored: ResultConversion,
+    kernel: FilterLayout,
     packed: usize,
     /// Gathers statistics of the result; where it is narrow, of the rounded values.
     statistics: Option<BatchStatistics>,
 }
 
 /// Output positions that use the same taps.
-struct Phase {
+struct DirectPhase {
     /// Offset of each tap in the filter, and of each run of taps in the staged input.
     taps: Vec<usize>,
     runs: Vec<usize>,
-    blocks: Vec<Block>,
+    blocks: Vec<KBlock>,
     /// Offsets of the pixels of a full strip, in the staged input and in the result.
     pixel: Vec<usize>,
     out: Vec<usize>,
@@ -65,7 +67,7 @@ struct Phase {
 }
 
 /// A block of K, which one accumulator sums: some whole runs, or a part of one.
-struct Block {
+struct KBlock {
     runs: Range<usize>,
     /// The part of each run: `length` elements from `from` on.
     from: usize,
@@ -82,17 +84,17 @@ fn in_words(x: &TensorType) -> TensorType {
     TensorType::new(DType::F32, dims)
 }
 
-impl Block {
+impl KBlock {
     /// Cuts runs of equal length into blocks of at most [`KC`] K steps. Without runs there is one empty block.
-    fn all(runs: usize, length: usize) -> Vec<Block> {
+    fn all(runs: usize, length: usize) -> Vec<KBlock> {
         if runs == 0 {
-            return vec![Block { runs: 0..0, from: 0, length: 0, first: 0, products: 0 }];
+            return vec![KBlock { runs: 0..0, from: 0, length: 0, first: 0, products: 0 }];
         }
         let together = (KC / length).max(1);
         let mut blocks = Vec::new();
         for (at, n) in pieces(runs, together) {
             for (from, part) in pieces(length, KC) {
-                blocks.push(Block {
+                blocks.push(KBlock {
                     runs: at..at + n,
                     from,
                     length: part,
@@ -105,13 +107,13 @@ impl Block {
     }
 }
 
-impl Forward {
+impl DirectForward {
     pub fn new(
         c: &Convolution,
         bias: bool,
         [x, k, y]: [&TensorType; 3],
-        target: Target,
-    ) -> Accepted<Forward> {
+        target: CompileTarget,
+    ) -> SelectResult<DirectForward> {
         let (d, n, level) = (&c.dims, c.dims.input_spatial.len(), target.level);
         if !is_forward(c) {
             return Err(NO_LAYER.into());
@@ -120,12 +122,12 @@ impl Forward {
         let (words, vectors) = (in_words(x), level.vectors());
         let (x, products) = if paired { (&words, level) } else { (x, vectors) };
         let (channels, features) = (x.shape[n + 1], y.shape[n + 1]);
-        let (axes, along): (Vec<Axis>, Vec<Vec<AxisPhase>>) =
+        let (axes, along): (Vec<StagedAxis>, Vec<Vec<AxisPhase>>) =
             (0..n).map(|i| axis(c, i, x.shape[i + 1], k.shape[d.kernel_spatial[i]], y.shape[i + 1])).unzip();
         let staging = Staging::new(x, axes, PIXELS, k.elements(), vectors);
         let panels = panels(products, features);
         let own = k.shape.strides();
-        let mut kernel = Weights::new(c, k, vectors);
+        let mut kernel = FilterLayout::new(c, k, vectors);
         if paired {
             kernel = kernel.paired(vectors);
         }
@@ -134,7 +136,7 @@ impl Forward {
         let (mut phases, mut packed) = (Vec::new(), 0);
         let counts: Vec<usize> = along.iter().map(Vec::len).collect();
         for choice in choices(&counts) {
-            let phase = Phase::new(&staging, &along, &choice, &spatial, y, packed);
+            let phase = DirectPhase::new(&staging, &along, &choice, &spatial, y, packed);
             packed += phase.taps.len() * channels * padded;
             phases.push(phase);
         }
@@ -145,10 +147,10 @@ impl Forward {
             && (phases.len(), panels.len(), padded, staging.slices) == (1, 1, features, 1)
             && natural;
         let groups = group(panels.len(), FEWEST_TASKS.div_ceil(staging.strips()));
-        Ok(Forward {
+        Ok(DirectForward {
             packed: if kernel.in_order { 0 } else { packed },
             image: y.elements() / y.shape[0],
-            stored: Stored::new(bias, y, vectors),
+            stored: ResultConversion::new(bias, y, vectors),
             staging,
             phases,
             panels,
@@ -163,7 +165,7 @@ impl Forward {
 
     /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean. Only
     /// for convolutions without input dilation.
-    pub fn with_statistics(mut self, target: Target) -> Forward {
+    pub fn with_statistics(mut self, target: CompileTarget) -> DirectForward {
         let strips = self.staging.strips_of_image();
         let parts = strips.map(|s| self.phases[0].pixels(1, s.row, s.rows)).collect();
         self.statistics = Some(BatchStatistics::new(self.features, parts, target.level.vectors()));
@@ -175,13 +177,20 @@ impl Forward {
     }
 
     /// Offset of the packed filter of a block: panels side by side, each of `block.products` rows.
-    fn packed_at(&self, phase: &Phase, slice: usize, block: &Block) -> usize {
+    fn packed_at(&self, phase: &DirectPhase, slice: usize, block: &KBlock) -> usize {
         (phase.packed / self.padded() + slice * phase.taps.len() * self.staging.width + block.first)
             * self.padded()
     }
 
     /// Packs the filter for one block of K.
-    unsafe fn pack_block(&self, kernel: *const u8, phase: &Phase, slice: usize, block: &Block, to: *mut f32) {
+    unsafe fn pack_block(
+        &self,
+        kernel: *const u8,
+        phase: &DirectPhase,
+        slice: usize,
+        block: &KBlock,
+        to: *mut f32,
+    ) {
         let width = self.staging.width;
         for panel in &self.panels {
             let columns = panel.shape.columns;
@@ -203,7 +212,7 @@ impl Forward {
 
     /// One task: a group of panels of one strip. f32 results are accumulated where they are stored, narrow ones in
     /// working memory.
-    unsafe fn strip(&self, task: usize, to: &Arrays) {
+    unsafe fn strip(&self, task: usize, to: &StripArrays) {
         let strip = self.staging.strip(task / self.groups.len());
         let group = &self.panels[self.groups[task % self.groups.len()].clone()];
         let from = group[0].from;
@@ -249,11 +258,11 @@ impl Forward {
     /// Rounds and stores the accumulators of one phase of a strip, `columns` columns from `from` on.
     unsafe fn store(
         &self,
-        phase: &Phase,
-        strip: Strip,
+        phase: &DirectPhase,
+        strip: PixelStrip,
         (sums, rows): (*mut f32, &[usize]),
         (from, columns): (usize, usize),
-        to: &Arrays,
+        to: &StripArrays,
     ) {
         let at = strip.image * self.image + phase.at(strip.row) + from;
         let bias = to.bias.elem::<f32>(from);
@@ -269,10 +278,10 @@ impl Forward {
     /// Gathers the statistics of a strip's pixels, of some columns.
     unsafe fn gather_statistics(
         &self,
-        strip: Strip,
+        strip: PixelStrip,
         (c, rows): (*mut f32, &[usize]),
         (from, columns): (usize, usize),
-        to: &Arrays,
+        to: &StripArrays,
     ) {
         let Some(statistics) = &self.statistics else { return };
         let part = strip.row / self.staging.strip(0).rows;
@@ -283,33 +292,33 @@ impl Forward {
     }
 
     /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
-    fn next(&self, task: usize, group: &[Panel], x: *const u8) -> Prefetch {
+    fn next(&self, task: usize, group: &[ColumnPanel], x: *const u8) -> SoftwarePrefetch {
         let strip = task / self.groups.len();
         if strip >= self.staging.strips() {
-            return Prefetch::none();
+            return SoftwarePrefetch::none();
         }
         let strip = self.staging.strip(strip);
-        let of_phase = |p: &Phase| {
+        let of_phase = |p: &DirectPhase| {
             let pixels = p.pixels(strip.images, strip.row, strip.rows);
             p.blocks.len() * group.iter().map(|panel| pixels.div_ceil(panel.shape.rows)).sum::<usize>()
         };
         let calls = self.staging.slices * self.phases.iter().map(of_phase).sum::<usize>();
-        Prefetch::new([self.staging.input_of(x, strip), (x, 0)], calls)
+        SoftwarePrefetch::new([self.staging.input_of(x, strip), (x, 0)], calls)
     }
 
     /// The GEMM of one panel over one slice of channels.
     #[allow(clippy::too_many_arguments)]
     unsafe fn product(
         &self,
-        phase: &Phase,
+        phase: &DirectPhase,
         slice: usize,
         pixels: usize,
         a: *const f32,
-        from: &Arrays,
+        from: &StripArrays,
         c: *mut f32,
         rows: &[usize],
-        panel: &Panel,
-        prefetch: &mut Prefetch,
+        panel: &ColumnPanel,
+        prefetch: &mut SoftwarePrefetch,
     ) {
         let last = phase.blocks.len() - 1;
         let shape = &panel.shape;
@@ -318,7 +327,7 @@ impl Forward {
             let at = self.packed_at(phase, slice, block) + panel.from * block.products;
             let bias = from.bias.elem::<f32>(panel.from).cast_const();
             for (p, count) in pieces(pixels, shape.rows) {
-                let t = Across {
+                let t = AcrossArgs {
                     a: a.wrapping_add(block.from),
                     rows: phase.pixel[p..].as_ptr(),
                     runs: phase.runs[block.runs.clone()].as_ptr(),
@@ -326,7 +335,7 @@ impl Forward {
                     length: block.length,
                     ahead: prefetch.next(block.runs.len() * (block.length / UNROLL)),
                     b: from.kernel.elem::<f32>(at),
-                    out: Out {
+                    out: TileDestination {
                         c,
                         rows: rows[p..].as_ptr(),
                         columns: panel.columns,
@@ -345,7 +354,7 @@ impl Forward {
     }
 }
 
-impl Phase {
+impl DirectPhase {
     fn new(
         staging: &Staging,
         along: &[Vec<AxisPhase>],
@@ -353,7 +362,7 @@ impl Phase {
         spatial: &[usize],
         y: &TensorType,
         packed: usize,
-    ) -> Phase {
+    ) -> DirectPhase {
         let n = choice.len();
         let chosen: SmallVec<[&AxisPhase; 3]> = (0..n).map(|i| &along[i][choice[i]]).collect();
         let counts: SmallVec<[usize; 3]> = chosen.iter().map(|p| p.count).collect();
@@ -365,8 +374,8 @@ impl Phase {
         }
         let places: Vec<Vec<usize>> = chosen.iter().map(|p| p.taps.iter().map(|t| t.1).collect()).collect();
         let (runs, length) = runs(staging, &places);
-        Phase {
-            blocks: Block::all(runs.len(), length),
+        DirectPhase {
+            blocks: KBlock::all(runs.len(), length),
             taps,
             runs,
             pixel: staging.pixels(&counts),
@@ -390,7 +399,7 @@ impl Phase {
     }
 }
 
-impl Strips for Forward {
+impl StripConvolution for DirectForward {
     fn batch(&self) -> usize {
         self.staging.batch()
     }
@@ -411,7 +420,7 @@ impl Strips for Forward {
         self.kernel.in_order
     }
 
-    unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+    unsafe fn pack(&self, cx: &KernelContext<'_>, kernel: Ptr, packed: Ptr) {
         let mut blocks = Vec::new();
         for phase in &self.phases {
             for slice in 0..self.staging.slices {
@@ -433,7 +442,7 @@ impl Strips for Forward {
         (self.staging.strips() * self.groups.len(), work)
     }
 
-    unsafe fn task(&self, task: usize, to: &Arrays) {
+    unsafe fn task(&self, task: usize, to: &StripArrays) {
         // SAFETY: by the caller's promise.
         unsafe { self.strip(task, to) };
     }

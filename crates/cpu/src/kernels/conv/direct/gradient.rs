@@ -10,13 +10,13 @@
 use crate::kernel::convolution::is_kernel_gradient;
 use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
 use crate::kernel::with_scratch;
-use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, UNROLL, panels};
+use crate::kernels::conv::microkernel::{ColumnPanel, DownArgs, SLACK, TileDestination, UNROLL, panels};
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
-use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, group, put, runs};
+use crate::kernels::conv::staging::{FEWEST_TASKS, SoftwarePrefetch, Staging, group, put, runs};
 use crate::kernels::conv::strips::strip_arrays::NO_GRADIENT;
-use crate::select::Accepted;
-use crate::simd::level::{Level, Target, TileFn};
-use crate::simd::loops::{Pairs, widen};
+use crate::select::SelectResult;
+use crate::simd::level::{CompileTarget, Level, TileFn};
+use crate::simd::loops::{InterleaveBf16, widen};
 use crate::simd::ranges::pieces;
 use std::ops::Range;
 use systole_ir::op::Convolution;
@@ -33,7 +33,7 @@ const ALIAS: usize = 2048;
 const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
 
-pub struct KernelGradient {
+pub struct DirectKernelGradient {
     staging: Staging,
     /// Offsets of runs of rows (M) in the staged input, the elements of a run, and the offset of each row of a slice
     /// in the result.
@@ -48,8 +48,8 @@ pub struct KernelGradient {
     image: usize,
     /// Makes words of two pixels. `None`: K steps are single pixels. The last pixel of an odd line is paired with a
     /// zero.
-    pairs: Option<Pairs>,
-    panels: Vec<Panel>,
+    pairs: Option<InterleaveBf16>,
+    panels: Vec<ColumnPanel>,
     level: Level,
     groups: Vec<Range<usize>>,
     features: usize,
@@ -83,9 +83,13 @@ fn cut(staging: &Staging, size: usize, panels: usize) -> (usize, usize) {
     best.map_or((1, 1), |(_, _, parts, groups)| (parts, groups))
 }
 
-impl KernelGradient {
+impl DirectKernelGradient {
     /// `target.winograd` permits zeros to be multiplied by elements that the definition does not use.
-    pub fn new(c: &Convolution, [x, dy, y]: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
+    pub fn new(
+        c: &Convolution,
+        [x, dy, y]: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<DirectKernelGradient> {
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());
         }
@@ -100,7 +104,7 @@ impl KernelGradient {
             && [x.dtype, dy.dtype] == [DType::BF16; 2]
             && n > 1
             && (target.winograd || line.is_multiple_of(2));
-        let pairs = paired.then(|| Pairs::new(vectors));
+        let pairs = paired.then(|| InterleaveBf16::new(vectors));
         let mut staging = Staging::new(x, gradient_axes(c, x, dy, y), PIXELS, y.elements(), vectors);
         if let Some(pairs) = pairs {
             staging = staging.paired(pairs);
@@ -118,7 +122,7 @@ impl KernelGradient {
         let strips_per_part = staging.strips().div_ceil(parts);
         let parts = staging.strips().div_ceil(strips_per_part);
         let groups = group(panels.len(), groups);
-        Ok(KernelGradient {
+        Ok(DirectKernelGradient {
             runs,
             length,
             out,
@@ -163,13 +167,15 @@ impl KernelGradient {
                     * products.div_ceil(kc(self.level, group[0].shape.columns))
                     * self.runs.len()
                     * self.length.div_ceil(group[0].shape.rows);
-                let mut prefetch = Prefetch::none();
+                let mut prefetch = SoftwarePrefetch::none();
                 if let Some(next) = next {
                     let size = self.features * self.element;
                     let to = (next.image * self.image + next.row * self.row) * size;
                     let bytes = next.images * next.rows * self.row * size;
-                    prefetch =
-                        Prefetch::new([self.staging.input_of(x, next), (dy.wrapping_add(to), bytes)], calls);
+                    prefetch = SoftwarePrefetch::new(
+                        [self.staging.input_of(x, next), (dy.wrapping_add(to), bytes)],
+                        calls,
+                    );
                 }
                 let add = i > first || self.parts.begin_with_result();
                 // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint sums.
@@ -196,7 +202,7 @@ impl KernelGradient {
         dy: *const u8,
         at: usize,
         lines: usize,
-        p: &Panel,
+        p: &ColumnPanel,
         to: *mut f32,
     ) -> (*const f32, usize) {
         let wide = p.shape.columns;
@@ -230,22 +236,22 @@ impl KernelGradient {
         a: *const f32,
         (b, b_row): (*const f32, usize),
         products: usize,
-        panel: &Panel,
+        panel: &ColumnPanel,
         sums: *mut f32,
         add: bool,
-        prefetch: &mut Prefetch,
+        prefetch: &mut SoftwarePrefetch,
     ) {
         for (from, count) in pieces(products, kc(self.level, panel.shape.columns)) {
             for (r, run) in self.runs.iter().enumerate() {
                 for (i, rows) in pieces(self.length, panel.shape.rows) {
-                    let t = Down {
+                    let t = DownArgs {
                         a: a.wrapping_add(run + i),
                         k_offsets: self.pixel[from..].as_ptr(),
                         count,
                         ahead: prefetch.next(count / UNROLL),
                         b: b.wrapping_add(from * b_row),
                         b_row,
-                        out: Out {
+                        out: TileDestination {
                             c: sums.wrapping_add(panel.from),
                             rows: self.out[r * self.length + i..].as_ptr(),
                             columns: panel.columns,
@@ -265,7 +271,7 @@ impl KernelGradient {
     }
 }
 
-kernel_of_parts!(KernelGradient, |this| {
+kernel_of_parts!(DirectKernelGradient, |this| {
     let strips = this.staging.strips() as f64;
     strips * (this.pixel.len() * this.parts.size) as f64 / 50.0
 });

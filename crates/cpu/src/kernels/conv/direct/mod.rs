@@ -3,5 +3,5 @@
 mod forward;
 mod gradient;
 
-pub use crate::kernels::conv::direct::forward::Forward;
-pub use crate::kernels::conv::direct::gradient::KernelGradient;
+pub use crate::kernels::conv::direct::forward::DirectForward;
+pub use crate::kernels::conv::direct::gradient::DirectKernelGradient;

@@ -3,13 +3,13 @@
 
 use crate::kernels::conv::staging::put;
 use crate::simd::level::{Level, TileFn};
-use crate::simd::loops::{Pairs, widen};
+use crate::simd::loops::{InterleaveBf16, widen};
 use crate::simd::ranges::pieces;
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 
 /// Layout of a filter in memory.
-pub struct Weights {
+pub struct FilterLayout {
     /// Elements between channels (or pairs of channels), and between features.
     pub channel: usize,
     pub feature: usize,
@@ -17,15 +17,15 @@ pub struct Weights {
     /// Widens elements to f32. `None`: they are f32.
     pub widen: Option<TileFn>,
     /// For pairs of bf16 channels: what makes the 32-bit words, and the elements between the two channels.
-    pairs: Option<(Pairs, usize)>,
+    pairs: Option<(InterleaveBf16, usize)>,
     /// Whether the filter is stored as it would be packed, and is read in place.
     pub in_order: bool,
 }
 
-impl Weights {
-    pub fn new(c: &Convolution, k: &TensorType, level: Level) -> Weights {
+impl FilterLayout {
+    pub fn new(c: &Convolution, k: &TensorType, level: Level) -> FilterLayout {
         let own = k.shape.strides();
-        Weights {
+        FilterLayout {
             channel: own[c.dims.kernel_input_feature],
             feature: own[c.dims.kernel_output_feature],
             element: k.dtype.size(),
@@ -36,8 +36,12 @@ impl Weights {
     }
 
     /// The same filter with pairs of channels as K steps.
-    pub fn paired(self, level: Level) -> Weights {
-        Weights { channel: 2 * self.channel, pairs: Some((Pairs::new(level), self.channel)), ..self }
+    pub fn paired(self, level: Level) -> FilterLayout {
+        FilterLayout {
+            channel: 2 * self.channel,
+            pairs: Some((InterleaveBf16::new(level), self.channel)),
+            ..self
+        }
     }
 
     /// Copies `n` elements from `at` on as f32, or as words of pairs: the other halves are one channel further.

@@ -9,9 +9,9 @@ pub mod filter_packing;
 pub mod phases;
 
 use crate::kernel::padded_input::offsets;
-use crate::kernels::conv::microkernel::{LINE, LINES_PER_ROUND, Lines};
+use crate::kernels::conv::microkernel::{LINE, LINES_PER_ROUND, PrefetchLines};
 use crate::simd::level::{Level, TileFn};
-use crate::simd::loops::{Pairs, widen};
+use crate::simd::loops::{InterleaveBf16, widen};
 use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
 use systole_ir::{DType, TensorType};
@@ -28,7 +28,7 @@ const ALIAS: usize = 2048;
 /// One spatial dimension as staged. Staged coordinate `u` holds coordinate `low + u · unit` of the dilated input, in
 /// which input elements are `lhs_dilation` apart.
 #[derive(Clone, Debug)]
-pub struct Axis {
+pub struct StagedAxis {
     /// Elements of the input.
     pub size: usize,
     pub lhs_dilation: usize,
@@ -41,7 +41,7 @@ pub struct Axis {
     pub count: usize,
 }
 
-impl Axis {
+impl StagedAxis {
     /// Staged coordinates that `count` pixels span.
     fn extent(&self, count: usize) -> usize {
         (count - 1) * self.step + self.reach
@@ -64,7 +64,7 @@ impl Axis {
 
 /// Images `image..image + images`, and of each the pixel rows `row..row + rows` along the first dimension.
 #[derive(Clone, Copy, Debug)]
-pub struct Strip {
+pub struct PixelStrip {
     pub image: usize,
     pub images: usize,
     pub row: usize,
@@ -73,7 +73,7 @@ pub struct Strip {
 
 /// How strips of one input are staged. Distances are in elements.
 pub struct Staging {
-    axes: Vec<Axis>,
+    axes: Vec<StagedAxis>,
     batch: usize,
     /// Images of a strip, and pixel rows of each: all rows, unless a strip is a part of one image.
     images: usize,
@@ -94,7 +94,7 @@ pub struct Staging {
     staged: usize,
     widen: Option<TileFn>,
     /// Makes staged words of two bf16: each element, and the one of the next pixel.
-    pairs: Option<Pairs>,
+    pairs: Option<InterleaveBf16>,
     /// Offset of the first pixel's first tap in the input, if the input is read in place.
     in_place: Option<usize>,
 }
@@ -121,7 +121,13 @@ impl Staging {
     /// `x: [B, …, C]` with spatial dimensions as in `axes`, in strips of about `pixels` pixels. `elements`: those of
     /// the filter. With a small filter there are strips for all threads. A large one is read again for each strip,
     /// which costs more than smaller strips gain.
-    pub fn new(x: &TensorType, axes: Vec<Axis>, pixels: usize, elements: usize, level: Level) -> Staging {
+    pub fn new(
+        x: &TensorType,
+        axes: Vec<StagedAxis>,
+        pixels: usize,
+        elements: usize,
+        level: Level,
+    ) -> Staging {
         let n = axes.len();
         let (batch, channels) = (x.shape[0], x.shape[n + 1]);
         let row = axes[1..].iter().map(|a| a.count).product();
@@ -165,7 +171,7 @@ impl Staging {
     /// vectors can be so small. The input is read in place only where `may` is set.
     pub fn as_stored(
         x: &TensorType,
-        axes: Vec<Axis>,
+        axes: Vec<StagedAxis>,
         pixels: usize,
         elements: usize,
         most: usize,
@@ -189,7 +195,7 @@ impl Staging {
 
     /// Switches to reading the input in place if it has no padding and no dilation; returns whether it did.
     fn try_in_place(&mut self) -> bool {
-        let inside = self.axes.iter().all(Axis::is_inside);
+        let inside = self.axes.iter().all(StagedAxis::is_inside);
         if inside {
             let at = self.own.iter().zip(&self.axes).map(|(s, a)| s * a.low as usize).sum();
             self.in_place = Some(at);
@@ -210,13 +216,13 @@ impl Staging {
     }
 
     /// The same with words of pairs of bf16, for inputs of that type.
-    pub fn paired(self, pairs: Pairs) -> Staging {
+    pub fn paired(self, pairs: InterleaveBf16) -> Staging {
         Staging { pairs: Some(pairs), ..self }
     }
 
     /// Staged coordinates of a full strip along each axis.
     fn extents(&self) -> SmallVec<[usize; 3]> {
-        let count = |d: usize, a: &Axis| if d == 0 { self.rows } else { a.count };
+        let count = |d: usize, a: &StagedAxis| if d == 0 { self.rows } else { a.count };
         self.axes.iter().enumerate().map(|(d, a)| a.extent(count(d, a))).collect()
     }
 
@@ -255,15 +261,15 @@ impl Staging {
     }
 
     /// The strips of the first image, or the one strip that has it with others.
-    pub fn strips_of_image(&self) -> impl Iterator<Item = Strip> {
+    pub fn strips_of_image(&self) -> impl Iterator<Item = PixelStrip> {
         (0..self.axes[0].count.div_ceil(self.rows)).map(|i| self.strip(i))
     }
 
     /// Strip number `i`.
-    pub fn strip(&self, i: usize) -> Strip {
+    pub fn strip(&self, i: usize) -> PixelStrip {
         let per_image = self.axes[0].count.div_ceil(self.rows);
         let (image, row) = (i / per_image * self.images, i % per_image * self.rows);
-        Strip {
+        PixelStrip {
             image,
             images: self.images.min(self.batch - image),
             row,
@@ -282,7 +288,7 @@ impl Staging {
     }
 
     /// Staged elements from the beginning to the end of a strip.
-    pub fn end(&self, strip: Strip) -> usize {
+    pub fn end(&self, strip: PixelStrip) -> usize {
         (strip.images - 1) * self.image + self.axes[0].extent(strip.rows) * self.strides[0]
     }
 
@@ -291,7 +297,7 @@ impl Staging {
         self.staged
     }
 
-    pub fn axes(&self) -> &[Axis] {
+    pub fn axes(&self) -> &[StagedAxis] {
         &self.axes
     }
 
@@ -326,7 +332,7 @@ impl Staging {
     }
 
     /// The part of `x` that a strip reads: its address and bytes.
-    pub fn input_of(&self, x: *const u8, strip: Strip) -> (*const u8, usize) {
+    pub fn input_of(&self, x: *const u8, strip: PixelStrip) -> (*const u8, usize) {
         let (axis, line) = (&self.axes[0], self.own[0]);
         let from = axis.low + (strip.row * axis.step * axis.unit) as i64;
         let to = from + ((axis.extent(strip.rows) - 1) * axis.unit) as i64 + 1;
@@ -342,7 +348,7 @@ impl Staging {
     ///
     /// # Safety
     /// `x` has the type of [`Staging::new`], `scratch` has room for [`Staging::elements`] staged elements.
-    pub unsafe fn load(&self, x: *const u8, strip: Strip, slice: usize, scratch: *mut u8) -> *const u8 {
+    pub unsafe fn load(&self, x: *const u8, strip: PixelStrip, slice: usize, scratch: *mut u8) -> *const u8 {
         if let Some(at) = self.in_place {
             let row = strip.row * self.axes[0].step * self.strides[0];
             let from = strip.image * self.own_image + row + at + slice * self.width;
@@ -357,7 +363,7 @@ impl Staging {
     }
 
     /// Copies everything from axis `d` inwards. `from`: the input and an offset in it; `None`: zeros.
-    unsafe fn lines(&self, d: usize, strip: Strip, from: Option<(*const u8, usize)>, to: *mut u8) {
+    unsafe fn lines(&self, d: usize, strip: PixelStrip, from: Option<(*const u8, usize)>, to: *mut u8) {
         let axis = &self.axes[d];
         let (first, count) = if d == 0 { (strip.row, strip.rows) } else { (0, axis.count) };
         let extent = axis.extent(count);
@@ -377,7 +383,15 @@ impl Staging {
         }
     }
 
-    unsafe fn line(&self, axis: &Axis, first: usize, extent: usize, x: *const u8, at: usize, to: *mut u8) {
+    unsafe fn line(
+        &self,
+        axis: &StagedAxis,
+        first: usize,
+        extent: usize,
+        x: *const u8,
+        at: usize,
+        to: *mut u8,
+    ) {
         let place = |u: usize| to.wrapping_add(u * self.pitch * self.staged);
         let own = self.own[self.own.len() - 1];
         // SAFETY: as for `lines`; `source` gives elements of the input only.
@@ -425,7 +439,7 @@ impl Staging {
 
 /// Software prefetch of memory that will be read soon, spread over the calls of a microkernel: the arithmetic units
 /// would idle during a copy from distant memory.
-pub struct Prefetch {
+pub struct SoftwarePrefetch {
     /// The next line and the lines left, of two arrays one after the other.
     left: [(*const u8, usize); 2],
     /// Lines for each call.
@@ -435,24 +449,24 @@ pub struct Prefetch {
 /// Bytes of each array that are prefetched at most: more would evict the data in use.
 const MOST_AHEAD: usize = 384 << 10;
 
-impl Prefetch {
+impl SoftwarePrefetch {
     /// For two arrays (address and bytes), in `calls` calls of a microkernel.
-    pub fn new(arrays: [(*const u8, usize); 2], calls: usize) -> Prefetch {
+    pub fn new(arrays: [(*const u8, usize); 2], calls: usize) -> SoftwarePrefetch {
         let left = arrays.map(|(at, bytes)| (at, bytes.min(MOST_AHEAD).div_ceil(LINE)));
         let each = (left[0].1 + left[1].1).div_ceil(calls.max(1));
-        Prefetch { left, each }
+        SoftwarePrefetch { left, each }
     }
 
-    pub fn none() -> Prefetch {
-        Prefetch { left: [(std::ptr::null(), 0); 2], each: 0 }
+    pub fn none() -> SoftwarePrefetch {
+        SoftwarePrefetch { left: [(std::ptr::null(), 0); 2], each: 0 }
     }
 
     /// The lines to prefetch in the next call, which has `rounds` unrolled rounds of K steps.
     #[inline]
-    pub fn next(&mut self, rounds: usize) -> Lines {
+    pub fn next(&mut self, rounds: usize) -> PrefetchLines {
         let (at, left) = &mut self.left[usize::from(self.left[0].1 == 0)];
         let count = self.each.min(*left).min(rounds * LINES_PER_ROUND);
-        let lines = Lines { at: *at, end: at.wrapping_add(count * LINE) };
+        let lines = PrefetchLines { at: *at, end: at.wrapping_add(count * LINE) };
         (*at, *left) = (lines.end, *left - count);
         lines
     }
@@ -507,7 +521,7 @@ mod tests {
             (3, 40, 1000, 384),
             (9, 1, 1, 4),
         ] {
-            let axis = |count: usize| Axis {
+            let axis = |count: usize| StagedAxis {
                 size: count,
                 lhs_dilation: 1,
                 low: 0,

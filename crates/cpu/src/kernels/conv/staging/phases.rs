@@ -4,7 +4,7 @@
 //! as the layer's stride in the gradient w.r.t. the input of a strided layer. Each phase is a convolution of the
 //! input without dilation, so no inserted zero is multiplied.
 
-use crate::kernels::conv::staging::Axis;
+use crate::kernels::conv::staging::StagedAxis;
 use smallvec::SmallVec;
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
@@ -17,7 +17,13 @@ pub struct AxisPhase {
 
 /// The staged axis of dimension `i` and its phases. Of `n` phases, phase `p` has the outputs `p`, `p + n`, `p + 2n`,
 /// … `size`, `window` and `out` are the elements of input, filter and output.
-pub fn axis(c: &Convolution, i: usize, size: usize, window: usize, out: usize) -> (Axis, Vec<AxisPhase>) {
+pub fn axis(
+    c: &Convolution,
+    i: usize,
+    size: usize,
+    window: usize,
+    out: usize,
+) -> (StagedAxis, Vec<AxisPhase>) {
     let (lhs_dilation, stride, dilation) = (c.lhs_dilation[i], c.strides[i], c.rhs_dilation[i]);
     let common =
         (1..=lhs_dilation.min(stride)).rev().find(|g| lhs_dilation % g == 0 && stride % g == 0).unwrap_or(1);
@@ -34,7 +40,7 @@ pub fn axis(c: &Convolution, i: usize, size: usize, window: usize, out: usize) -
     // Where every pixel reads a single input element, only these elements are staged.
     let (unit, step) = if low == high && count == 1 { (step, 1) } else { (1, step) };
     let reach = (high - low) as usize + 1;
-    let axis = Axis { size, lhs_dilation: 1, low, unit, step, reach, count: out.div_ceil(count) };
+    let axis = StagedAxis { size, lhs_dilation: 1, low, unit, step, reach, count: out.div_ceil(count) };
     let phase = |(p, taps): (usize, &Vec<(usize, i64)>)| AxisPhase {
         taps: taps.iter().map(|&(w, at)| (w, (at - low) as usize)).collect(),
         count: out.saturating_sub(p).div_ceil(count),
@@ -58,14 +64,14 @@ pub fn choices(counts: &[usize]) -> Vec<SmallVec<[usize; 3]>> {
 
 /// The axes of `x: [B, …, C]` for the gradient w.r.t. a filter, `y: [taps, C, F]`, from `dy: [B, …', F]`. Autodiff
 /// swaps the roles: pixels are those of `dy` and `rhs_dilation` apart, taps are `strides` apart.
-pub fn gradient_axes(c: &Convolution, x: &TensorType, dy: &TensorType, y: &TensorType) -> Vec<Axis> {
+pub fn gradient_axes(c: &Convolution, x: &TensorType, dy: &TensorType, y: &TensorType) -> Vec<StagedAxis> {
     let axis = |i: usize| {
         let (taps, step) = (y.shape[i], c.rhs_dilation[i]);
         // Where every pixel reads a single input element, only these elements are staged.
         let (unit, step) = if taps == 1 { (step, 1) } else { (1, step) };
         let reach = (taps - 1) * c.strides[i] + 1;
         let (size, lhs_dilation, count) = (x.shape[i + 1], c.lhs_dilation[i], dy.shape[i + 1]);
-        Axis { size, lhs_dilation, low: -c.padding[i][0], unit, step, reach, count }
+        StagedAxis { size, lhs_dilation, low: -c.padding[i][0], unit, step, reach, count }
     };
     (0..c.dims.input_spatial.len()).map(axis).collect()
 }

@@ -6,7 +6,7 @@
 //! their order and in f64.
 
 use crate::kernel::{Io, Ptr};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 
 /// Some features of the pixels of one part: pixel `i` at `c + rows[i]`.
 struct PixelRows {
@@ -19,9 +19,9 @@ struct PixelRows {
 }
 
 /// Sums and squared deviations of `n` features of the [`PixelRows`] at `a`.
-struct Gather;
+struct GatherStatistics;
 
-impl Tile for Gather {
+impl TileLoop for GatherStatistics {
     #[inline(always)]
     unsafe fn run<I: Isa>(_: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: the caller's rows have `n` features, and so have both destinations.
@@ -78,7 +78,7 @@ pub struct BatchStatistics {
 
 impl BatchStatistics {
     pub fn new(features: usize, parts: Vec<usize>, level: Level) -> BatchStatistics {
-        BatchStatistics { features, parts, gather: level.tile::<Gather>() }
+        BatchStatistics { features, parts, gather: level.tile::<GatherStatistics>() }
     }
 
     /// Elements of the partial statistics of all images.

@@ -3,16 +3,16 @@
 pub mod batch_statistics;
 pub mod strip_arrays;
 
-use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
-use crate::kernels::conv::strips::strip_arrays::Arrays;
+use crate::kernels::conv::strips::strip_arrays::StripArrays;
 use crate::simd::level::TileFn;
-use systole_compile::Pool;
+use systole_compile::MaxPoolArgmax;
 use systole_ir::{Result, TensorType};
 
 /// A convolution by strips. Its working memory holds, in this order: the packed filter, the bias as f32 in whole
 /// vectors, and the partial statistics of all strips.
-pub trait Strips: Send + Sync {
+pub trait StripConvolution: Send + Sync {
     /// Number of images.
     fn batch(&self) -> usize;
 
@@ -34,7 +34,7 @@ pub trait Strips: Send + Sync {
     ///
     /// # Safety
     /// `kernel` has the type that this was made for; `packed` has room for the packed filter.
-    unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr);
+    unsafe fn pack(&self, cx: &KernelContext<'_>, kernel: Ptr, packed: Ptr);
 
     /// Number of tasks, and the time of all of them on one core in nanoseconds.
     fn tasks(&self) -> (usize, f64);
@@ -43,22 +43,22 @@ pub trait Strips: Send + Sync {
     ///
     /// # Safety
     /// The arrays have the types that this was made for; the filter is packed.
-    unsafe fn task(&self, task: usize, to: &Arrays);
+    unsafe fn task(&self, task: usize, to: &StripArrays);
 
     /// See [`Kernel::pool_result`].
-    fn pool(&mut self, pool: &Pool, y: &TensorType) -> bool {
+    fn pool(&mut self, pool: &MaxPoolArgmax, y: &TensorType) -> bool {
         let _ = (pool, y);
         false
     }
 }
 
-impl<S: Strips> Kernel for S {
+impl<S: StripConvolution> Kernel for S {
     fn scratch(&self) -> usize {
         let statistics = self.statistics().map_or(0, |s| s.elements(self.batch()));
         self.bytes().iter().sum::<usize>() + statistics * 4
     }
 
-    fn pool_result(&mut self, pool: &Pool, y: &TensorType) -> bool {
+    fn pool_result(&mut self, pool: &MaxPoolArgmax, y: &TensorType) -> bool {
         self.pool(pool, y)
     }
 
@@ -66,12 +66,12 @@ impl<S: Strips> Kernel for S {
         if same[1] && !self.is_packed() { self.bytes()[0] } else { 0 }
     }
 
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    unsafe fn keep(&self, cx: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         // SAFETY: the caller passes the filter that this was made for, and `kept` has room for it packed.
         unsafe { self.pack(cx, Ptr::of(inputs[1]), Ptr(kept)) };
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: scratch begins with room for the packed filter; a filter that is read in place needs none.
         unsafe {
             if self.is_packed() {
@@ -82,9 +82,9 @@ impl<S: Strips> Kernel for S {
         }
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         // SAFETY: `scratch` counts these parts, and a third input exists where there is a bias.
-        let arrays = unsafe { Arrays::new(io, kept, self.bytes(), self.bias()) };
+        let arrays = unsafe { StripArrays::new(io, kept, self.bytes(), self.bias()) };
         // SAFETY: the filter is packed; tasks write disjoint parts of the result and of the statistics.
         let body = |task: usize| unsafe { self.task(task, &arrays) };
         let (tasks, work) = self.tasks();

@@ -22,7 +22,7 @@ pub fn is_paired(level: Level, x: &TensorType, k: &TensorType) -> bool {
 }
 
 /// How f32 accumulators become results: rounding to the result type, and a bias of that type.
-pub struct Stored {
+pub struct ResultConversion {
     /// Bytes of a result element.
     pub element: usize,
     /// Rounds f32 to the result type. `None`: results are f32.
@@ -33,10 +33,10 @@ pub struct Stored {
     pub widen: Option<TileFn>,
 }
 
-impl Stored {
+impl ResultConversion {
     /// For results of type `y`; `bias`: whether one is added.
-    pub fn new(bias: bool, y: &TensorType, level: Level) -> Stored {
-        Stored {
+    pub fn new(bias: bool, y: &TensorType, level: Level) -> ResultConversion {
+        ResultConversion {
             element: y.dtype.size(),
             narrow: narrow(y.dtype, level),
             round: sum_rounding(y.dtype, true, level).filter(|_| bias),
@@ -105,7 +105,7 @@ impl Stored {
 }
 
 /// Arrays of one call of a kernel that works by strips: operands, the packed filter, results, and partial statistics.
-pub struct Arrays {
+pub struct StripArrays {
     pub x: Ptr,
     pub kernel: Ptr,
     pub bias: Ptr,
@@ -115,7 +115,7 @@ pub struct Arrays {
     pub statistics: Ptr,
 }
 
-impl Arrays {
+impl StripArrays {
     /// Divides working memory (packed filter of `packed` bytes, bias, statistics) and widens the bias to f32 there.
     /// `bias`: what widens it, and its elements.
     ///
@@ -126,13 +126,13 @@ impl Arrays {
         kept: *const u8,
         [packed, bias_bytes]: [usize; 2],
         bias: Option<(Option<TileFn>, usize)>,
-    ) -> Arrays {
+    ) -> StripArrays {
         let to = Ptr(io.scratch.wrapping_add(packed));
         if let Some((widen, features)) = bias {
             // SAFETY: by the caller's promise the third input is the bias, and working memory has room for it in f32.
             unsafe { put(widen, io.inputs[2], to.elem(0), features) };
         }
-        Arrays {
+        StripArrays {
             x: Ptr::of(io.inputs[0]),
             kernel: Ptr::of(kept),
             bias: to,

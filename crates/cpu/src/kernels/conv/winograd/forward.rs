@@ -6,35 +6,35 @@
 
 use crate::kernel::convolution::{has_unit_steps, is_forward};
 use crate::kernel::padded_input::offsets;
-use crate::kernel::{Cx, Ptr, with_scratch};
-use crate::kernels::conv::microkernel::{Across, KC, Out, Panel, UNROLL, panels};
-use crate::kernels::conv::staging::filter_packing::Weights;
-use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip, group};
-use crate::kernels::conv::strips::Strips;
+use crate::kernel::{KernelContext, Ptr, with_scratch};
+use crate::kernels::conv::microkernel::{AcrossArgs, ColumnPanel, KC, TileDestination, UNROLL, panels};
+use crate::kernels::conv::staging::filter_packing::FilterLayout;
+use crate::kernels::conv::staging::{FEWEST_TASKS, PixelStrip, SoftwarePrefetch, Staging, group};
+use crate::kernels::conv::strips::StripConvolution;
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
-use crate::kernels::conv::strips::strip_arrays::{Arrays, NO_LAYER, Stored};
+use crate::kernels::conv::strips::strip_arrays::{NO_LAYER, ResultConversion, StripArrays};
 use crate::kernels::conv::winograd::tiling::{
-    APART, Costs, NO_GAIN, NO_WINDOW, Sizes, axes, may_transform, padded,
+    APART, NO_GAIN, NO_WINDOW, WinogradCosts, WinogradSizes, axes, may_transform, padded,
 };
-use crate::select::Accepted;
-use crate::simd::level::{Level, Target, TileFn};
+use crate::select::SelectResult;
+use crate::simd::level::{CompileTarget, Level, TileFn};
 use crate::simd::narrow_bias::sum_rounding;
-use crate::simd::pool_row::{Row, pool_row};
+use crate::simd::pool_row::{PoolRowArgs, pool_row};
 use crate::simd::ranges::pieces;
-use crate::simd::winograd::{COMPONENTS, Pixels, Tiles, Transforms, Window};
+use crate::simd::winograd::{COMPONENTS, FilterTransforms, InputTiles, OutputTiles, WinogradTransforms};
 use std::ops::Range;
-use systole_compile::{ALIGN, Pool, Relu};
+use systole_compile::{ALIGN, MaxPoolArgmax, Relu};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, TensorType};
 
 /// Tiles of a strip (M of the GEMMs), and features whose sums are transformed back together.
 const TILES: usize = 64;
 const TOGETHER_FEATURES: usize = 64;
-const COSTS: Costs = Costs { channel: 290, feature: 300, strip: 4 };
+const COSTS: WinogradCosts = WinogradCosts { channel: 290, feature: 300, strip: 4 };
 /// Channels of the filter that one task transforms.
 const PIECE: usize = 32;
 
-pub struct Forward {
+pub struct WinogradForward {
     staging: Staging,
     /// Offsets of a strip's tiles in the staged input, and of its pixels in the result.
     tiles: Vec<usize>,
@@ -43,7 +43,7 @@ pub struct Forward {
     columns: usize,
     height: usize,
     width: usize,
-    panels: Vec<Panel>,
+    panels: Vec<ColumnPanel>,
     /// Panels that one task computes, and panels that are transformed back together.
     groups: Vec<Range<usize>>,
     together: usize,
@@ -59,21 +59,21 @@ pub struct Forward {
     rows: Vec<usize>,
     back_rows: Vec<usize>,
     bias: bool,
-    stored: Stored,
+    stored: ResultConversion,
     /// Rounds the sums of narrow operands where they are pooled rather than stored.
     round_sums: Option<TileFn>,
     level: Level,
-    kernel: Weights,
+    kernel: FilterLayout,
     /// Offsets of the filter's nine taps, in the order of the input elements that they are multiplied by.
     taps: Vec<usize>,
     statistics: Option<BatchStatistics>,
-    pooling: Option<Pooling>,
-    transforms: Transforms,
+    pooling: Option<WinogradPooling>,
+    transforms: WinogradTransforms,
 }
 
 /// Max pooling of 2 by 2, fused: each window is a tile. Maxima, and perhaps argmax, are stored instead of the
 /// convolution's result.
-struct Pooling {
+struct WinogradPooling {
     relu: Relu,
     /// Rows and columns of windows.
     rows: usize,
@@ -84,7 +84,7 @@ struct Pooling {
 }
 
 /// Refuses layouts, windows and strides that these transforms are not for.
-fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: Target) -> Accepted<()> {
+fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: CompileTarget) -> SelectResult<()> {
     may_transform(target, [x, k])?;
     if !is_forward(c) {
         return Err(NO_LAYER.into());
@@ -95,21 +95,21 @@ fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: Target) -> Accept
     Ok(())
 }
 
-impl Forward {
+impl WinogradForward {
     /// Refuses where the direct kernel is as fast, or where the attributes do not fit.
     pub fn new(
         c: &Convolution,
         bias: bool,
         [x, k, y]: [&TensorType; 3],
-        target: Target,
-    ) -> Accepted<Forward> {
+        target: CompileTarget,
+    ) -> SelectResult<WinogradForward> {
         let level = target.level.vectors();
         may_take(c, [x, k], target)?;
         let (height, width) = (y.shape[1], y.shape[2]);
         let (channels, features) = (x.shape[3], y.shape[3]);
         let staging = Staging::new(x, axes(x, &c.padding, [height, width], 4), TILES, k.elements(), level);
         let (batch, strips) = (y.shape[0], staging.strips());
-        if !COSTS.pays(&Sizes { batch, pixels: [height, width], channels, features, strips }) {
+        if !COSTS.pays(&WinogradSizes { batch, pixels: [height, width], channels, features, strips }) {
             return Err(NO_GAIN.into());
         }
         let columns = width.div_ceil(2);
@@ -124,7 +124,7 @@ impl Forward {
         let back_pitch = panels.chunks(together).map(wide).max().unwrap_or(0);
         let most = panels.iter().map(|p| p.shape.rows).max().unwrap_or(0);
         let groups = group(panels.len(), FEWEST_TASKS.div_ceil(staging.strips()));
-        Ok(Forward {
+        Ok(WinogradForward {
             component: tiles.len() * pitch + APART,
             back_component: tiles.len() * back_pitch + APART,
             back_pitch,
@@ -142,21 +142,21 @@ impl Forward {
             features,
             pitch,
             bias,
-            stored: Stored::new(bias, y, level),
+            stored: ResultConversion::new(bias, y, level),
             round_sums: sum_rounding(x.dtype, bias, level),
             level,
-            kernel: Weights::new(c, k, level),
+            kernel: FilterLayout::new(c, k, level),
             taps: taps(c, k),
             statistics: None,
             pooling: None,
-            transforms: Transforms::of(level),
+            transforms: WinogradTransforms::of(level),
             staging,
         })
     }
 
     /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean.
-    pub fn with_statistics(mut self, target: Target) -> Forward {
-        let rows = |s: Strip| self.rows(s.row, s.rows) * self.width;
+    pub fn with_statistics(mut self, target: CompileTarget) -> WinogradForward {
+        let rows = |s: PixelStrip| self.rows(s.row, s.rows) * self.width;
         let parts = self.staging.strips_of_image().map(rows).collect();
         self.statistics = Some(BatchStatistics::new(self.features, parts, target.level.vectors()));
         self
@@ -178,7 +178,7 @@ impl Forward {
     }
 
     /// One task: a group of panels of one strip.
-    unsafe fn strip(&self, task: usize, to: &Arrays) {
+    unsafe fn strip(&self, task: usize, to: &StripArrays) {
         let strip = self.staging.strip(task / self.groups.len());
         let group = &self.panels[self.groups[task % self.groups.len()].clone()];
         let count = strip.images * strip.rows * self.columns;
@@ -226,11 +226,11 @@ impl Forward {
     }
 
     /// Transforms the tiles of a strip, one slice of channels after the other.
-    unsafe fn transform_input(&self, strip: Strip, x: *const u8, staged: *mut f32, input: *mut f32) {
+    unsafe fn transform_input(&self, strip: PixelStrip, x: *const u8, staged: *mut f32, input: *mut f32) {
         for slice in 0..self.staging.slices {
             // SAFETY: the caller's input has the strip; there is room for it as staged and for all components.
             unsafe {
-                (self.transforms.input)(&Tiles {
+                (self.transforms.input)(&InputTiles {
                     from: self.staging.load(x, strip, slice, staged.cast()).cast(),
                     offsets: self.tiles.as_ptr(),
                     count: strip.images * strip.rows * self.columns,
@@ -249,17 +249,17 @@ impl Forward {
     /// otherwise the whole result.
     unsafe fn transform_back(
         &self,
-        strip: Strip,
+        strip: PixelStrip,
         back: *const f32,
         (y, pixel, alone): (*mut f32, usize, bool),
         (from, columns): (usize, usize),
-        to: &Arrays,
+        to: &StripArrays,
     ) {
         let height = self.rows(strip.row, strip.rows);
         let lines = if alone { height } else { self.height };
         // SAFETY: the caller has the components of the strip's tiles, and room for its pixels.
         unsafe {
-            (self.transforms.result)(&Pixels {
+            (self.transforms.result)(&OutputTiles {
                 from: back,
                 pitch: self.back_pitch,
                 component: self.back_component,
@@ -281,11 +281,11 @@ impl Forward {
     /// Rounds and stores some features of a strip's pixels where they are narrow, and gathers their statistics.
     unsafe fn store(
         &self,
-        strip: Strip,
+        strip: PixelStrip,
         (sums, rows): (*mut f32, &[usize]),
         narrow: bool,
         (from, columns): (usize, usize),
-        to: &Arrays,
+        to: &StripArrays,
     ) {
         let at = (strip.image * self.height + 2 * strip.row) * self.width * self.features + from;
         let pixels = if narrow { strip.images * self.rows(strip.row, strip.rows) * self.width } else { 0 };
@@ -311,7 +311,13 @@ impl Forward {
     }
 
     /// Pools the pixels of a strip. The second result is argmax.
-    unsafe fn pool_strip(&self, pooling: &Pooling, strip: Strip, sums: *mut f32, to: &Arrays) {
+    unsafe fn pool_strip(
+        &self,
+        pooling: &WinogradPooling,
+        strip: PixelStrip,
+        sums: *mut f32,
+        to: &StripArrays,
+    ) {
         let height = self.rows(strip.row, strip.rows);
         let (pixels, line) = (strip.images * height * self.width, self.width * self.features);
         // SAFETY: sums hold the strip's pixels; no other task writes the results of its windows.
@@ -324,7 +330,7 @@ impl Forward {
                 for r in 0..strip.rows.min(pooling.rows.saturating_sub(strip.row)) {
                     let row = (strip.image + i) * pooling.rows + strip.row + r;
                     let at = row * pooling.columns * self.features;
-                    let windows = Row {
+                    let windows = PoolRowArgs {
                         window: [2, 2],
                         step: 2 * self.features,
                         line,
@@ -343,12 +349,12 @@ impl Forward {
     /// The 16 GEMMs of `count` tiles and some panels.
     unsafe fn products(
         &self,
-        panels: &[Panel],
+        panels: &[ColumnPanel],
         count: usize,
         input: *const f32,
         to: *mut f32,
         kernel: *const f32,
-        prefetch: &mut Prefetch,
+        prefetch: &mut SoftwarePrefetch,
     ) {
         let run = 0;
         for p in 0..COMPONENTS {
@@ -357,7 +363,7 @@ impl Forward {
                 for (first, length) in pieces(self.channels, KC) {
                     let b = p * self.kernel_component() + panel.from * self.channels + first * wide;
                     for (tile, rows) in pieces(count, panel.shape.rows) {
-                        let t = Across {
+                        let t = AcrossArgs {
                             a: input.wrapping_add(p * self.component + tile * self.pitch + first),
                             rows: self.rows.as_ptr(),
                             runs: &run,
@@ -365,7 +371,7 @@ impl Forward {
                             length,
                             ahead: prefetch.next(length / UNROLL),
                             b: kernel.wrapping_add(b),
-                            out: Out {
+                            out: TileDestination {
                                 c: to.wrapping_add(p * self.back_component + tile * self.back_pitch + at),
                                 rows: self.back_rows.as_ptr(),
                                 columns: wide,
@@ -382,14 +388,14 @@ impl Forward {
     }
 
     /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
-    fn next(&self, task: usize, group: &[Panel], count: usize, x: *const u8) -> Prefetch {
+    fn next(&self, task: usize, group: &[ColumnPanel], count: usize, x: *const u8) -> SoftwarePrefetch {
         let strip = task / self.groups.len();
         if strip >= self.staging.strips() {
-            return Prefetch::none();
+            return SoftwarePrefetch::none();
         }
         let tiles = group.iter().map(|p| count.div_ceil(p.shape.rows)).sum::<usize>();
         let calls = COMPONENTS * self.channels.div_ceil(KC) * tiles;
-        Prefetch::new([self.staging.input_of(x, self.staging.strip(strip)), (x, 0)], calls)
+        SoftwarePrefetch::new([self.staging.input_of(x, self.staging.strip(strip)), (x, 0)], calls)
     }
 }
 
@@ -401,11 +407,11 @@ fn taps(c: &Convolution, k: &TensorType) -> Vec<usize> {
 }
 
 /// Columns of some panels, in whole vectors.
-fn wide(panels: &[Panel]) -> usize {
+fn wide(panels: &[ColumnPanel]) -> usize {
     panels.iter().map(|p| p.shape.columns).sum()
 }
 
-impl Strips for Forward {
+impl StripConvolution for WinogradForward {
     fn batch(&self) -> usize {
         self.staging.batch()
     }
@@ -423,7 +429,7 @@ impl Strips for Forward {
     }
 
     // Packs and transforms the filter: one panel and a piece of its channels in each task.
-    unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+    unsafe fn pack(&self, cx: &KernelContext<'_>, kernel: Ptr, packed: Ptr) {
         let cuts: Vec<(usize, usize)> = pieces(self.channels, PIECE).collect();
         let body = |task: usize| {
             let (panel, (first, n)) = (&self.panels[task / cuts.len()], cuts[task % cuts.len()]);
@@ -438,7 +444,7 @@ impl Strips for Forward {
                         let to = scratch.add(t * n * wide);
                         self.kernel.pack(kernel.at(0), from, n, panel.columns, wide, to);
                     }
-                    (self.transforms.kernel)(&Window {
+                    (self.transforms.kernel)(&FilterTransforms {
                         taps: scratch,
                         tap: n * wide,
                         row: 0,
@@ -462,12 +468,12 @@ impl Strips for Forward {
         (self.staging.strips() * self.groups.len(), work)
     }
 
-    unsafe fn task(&self, task: usize, to: &Arrays) {
+    unsafe fn task(&self, task: usize, to: &StripArrays) {
         // SAFETY: by the caller's promise.
         unsafe { self.strip(task, to) };
     }
 
-    fn pool(&mut self, pool: &Pool, y: &TensorType) -> bool {
+    fn pool(&mut self, pool: &MaxPoolArgmax, y: &TensorType) -> bool {
         // Each window must be a tile.
         if pool.window != [2, 2] || pool.strides != [2, 2] {
             return false;
@@ -476,7 +482,8 @@ impl Strips for Forward {
         // Windows are pooled with all features of their pixels.
         self.groups = group(self.panels.len(), 1);
         let round = self.round_sums;
-        self.pooling = Some(Pooling { relu: pool.relu, rows: y.shape[1], columns: y.shape[2], row, round });
+        self.pooling =
+            Some(WinogradPooling { relu: pool.relu, rows: y.shape[1], columns: y.shape[2], row, round });
         true
     }
 }

@@ -14,5 +14,5 @@ mod forward;
 mod gradient;
 mod tiling;
 
-pub use crate::kernels::conv::winograd::forward::Forward;
-pub use crate::kernels::conv::winograd::gradient::KernelGradient;
+pub use crate::kernels::conv::winograd::forward::WinogradForward;
+pub use crate::kernels::conv::winograd::gradient::WinogradKernelGradient;

@@ -1,9 +1,9 @@
 //! How a result is cut into Winograd tiles, and the cost model that says when transforms pay.
 
-use crate::kernels::conv::staging::Axis;
+use crate::kernels::conv::staging::StagedAxis;
 use crate::kernels::conv::strips::strip_arrays::is_paired;
-use crate::select::Accepted;
-use crate::simd::level::Target;
+use crate::select::SelectResult;
+use crate::simd::level::CompileTarget;
 use crate::simd::winograd::COMPONENTS;
 use systole_ir::TensorType;
 
@@ -13,7 +13,7 @@ pub const NO_WINDOW: &str = "its window is not 3 by 3 of unit strides and dilati
 pub const NO_GAIN: &str = "transforms cost more than the products that they save";
 
 /// Refuses where Winograd is off: option winograd, SYSTOLE_WINOGRAD, or where pairs of bf16 are better at any size.
-pub fn may_transform(target: Target, [x, k]: [&TensorType; 2]) -> Accepted<()> {
+pub fn may_transform(target: CompileTarget, [x, k]: [&TensorType; 2]) -> SelectResult<()> {
     if !target.winograd {
         return Err("Winograd is off: option winograd, SYSTOLE_WINOGRAD".into());
     }
@@ -34,7 +34,7 @@ const MOST_PAIRS: usize = 1 << 20;
 
 /// Cost of the transforms one way, beside the GEMMs, in multiply-adds. Measured where the direct kernel runs at full
 /// speed; includes what a short K costs the GEMMs.
-pub struct Costs {
+pub struct WinogradCosts {
     /// For each tile: of one channel, and of one feature.
     pub channel: usize,
     pub feature: usize,
@@ -43,7 +43,7 @@ pub struct Costs {
 }
 
 /// Sizes of a convolution's result and of its channels, and the strips that it is cut into.
-pub struct Sizes {
+pub struct WinogradSizes {
     pub batch: usize,
     pub pixels: [usize; 2],
     pub channels: usize,
@@ -51,9 +51,9 @@ pub struct Sizes {
     pub strips: usize,
 }
 
-impl Costs {
+impl WinogradCosts {
     /// Whether transforms pay for a convolution with a 3×3 filter.
-    pub fn pays(&self, s: &Sizes) -> bool {
+    pub fn pays(&self, s: &WinogradSizes) -> bool {
         let tiles = s.batch * s.pixels[0].div_ceil(2) * s.pixels[1].div_ceil(2);
         let pairs = s.channels * s.features;
         let each = COMPONENTS * pairs + self.channel * s.channels + self.feature * s.features;
@@ -65,8 +65,8 @@ impl Costs {
 
 /// The axes of `x: [B, H, W, C]` for a result of so many rows and columns of pixels. A staged pixel is a tile, which
 /// reads `reach` by `reach` elements.
-pub fn axes(x: &TensorType, padding: &[[i64; 2]], result: [usize; 2], reach: usize) -> Vec<Axis> {
-    let axis = |i: usize| Axis {
+pub fn axes(x: &TensorType, padding: &[[i64; 2]], result: [usize; 2], reach: usize) -> Vec<StagedAxis> {
+    let axis = |i: usize| StagedAxis {
         size: x.shape[i + 1],
         lhs_dilation: 1,
         low: -padding[i][0],

@@ -3,17 +3,17 @@
 //! Padding is multiplied as zeros, which must give zeros: operands whose sums might not be finite go to [`Forward`],
 //! the kernel for vectors. Accumulators begin with the bias, so that each result is rounded once, after bias and pooling.
 
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::conv_pool::finite_bounds::{Bounds, MagnitudeOfBf16};
-use crate::kernels::conv_pool::forward::Forward;
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
+use crate::kernels::conv_pool::finite_bounds::{MagnitudeBounds, MaxMagnitudeBf16};
+use crate::kernels::conv_pool::forward::VectorConvPool;
 use crate::kernels::conv_pool::pooled_convolution::{NO_PRODUCT, PooledConvolution};
 use crate::machine::thread_pool::inside;
-use crate::select::Accepted;
+use crate::select::SelectResult;
 use crate::simd::amx::LANES;
-use crate::simd::amx::fused::{Fused, WIDTH, few_columns, fused_of, pooled};
+use crate::simd::amx::fused::{FusedAmxKernels, WIDTH, few_columns, fused_of, pooled};
 use crate::simd::level::TileFn;
 use crate::simd::math;
-use systole_compile::{Pool, Relu};
+use systole_compile::{MaxPoolArgmax, Relu};
 use systole_ir::{DType, Result};
 
 /// Elements of a group that SIMD code interleaves; see [`Fused::groups`].
@@ -23,21 +23,21 @@ const IMAGES: usize = 16;
 
 /// Packed operands, which all tasks share.
 #[derive(Clone, Copy)]
-struct Packed {
-    bounds: Bounds,
+struct PackedConvPool {
+    bounds: MagnitudeBounds,
     kernel: *const u8,
     bias: *const f32,
     right: *const u8,
 }
 
 // SAFETY: threads only read what the pointers point to, while `run` waits for them.
-unsafe impl Sync for Packed {}
+unsafe impl Sync for PackedConvPool {}
 
 /// A pooled convolution by AMX. Inputs and results are those of [`PooledConvolution`].
 pub struct AmxConvPool {
-    fused: &'static Fused,
+    fused: &'static FusedAmxKernels,
     /// Computes operands whose sums might not be finite.
-    general: Forward,
+    general: VectorConvPool,
     batch: usize,
     /// Height, width and channels of an image.
     image: [usize; 3],
@@ -52,7 +52,7 @@ pub struct AmxConvPool {
     group: usize,
     /// Elements of a row of groups, and of what tile loads may read behind it.
     line: usize,
-    pool: Pool,
+    pool: MaxPoolArgmax,
     /// Height and width of the result.
     pooled: [usize; 2],
     features: usize,
@@ -64,7 +64,7 @@ pub struct AmxConvPool {
 
 impl AmxConvPool {
     /// With the kernel for vectors beside it.
-    pub fn new(p: &PooledConvolution<'_>) -> Accepted<AmxConvPool> {
+    pub fn new(p: &PooledConvolution<'_>) -> SelectResult<AmxConvPool> {
         let &PooledConvolution { c, pool, inputs, of_product, y, target, .. } = p;
         let (x, k, level) = (&inputs[0], &inputs[1], target.level.vectors());
         let fused = fused_of(target.level).ok_or("the machine has no tile registers")?;
@@ -84,7 +84,7 @@ impl AmxConvPool {
         if !of_product.is_empty() && !(y.elements() / y.shape[0]).is_multiple_of(few_columns::BLOCK) {
             return Err(NO_PRODUCT.into());
         }
-        let general = Forward::any(p)?;
+        let general = VectorConvPool::any(p)?;
         let (group, low) = ((k.shape[0] * x.shape[3]).next_multiple_of(2), [0, 1].map(|i| c.padding[i][0]));
         let width = (low[1] + c.padding[1][1]) as usize + x.shape[2];
         Ok(AmxConvPool {
@@ -103,7 +103,7 @@ impl AmxConvPool {
             features: y.shape[3],
             bias: inputs.len() > 2,
             product: of_product.first().map(|right| (right.shape[0], of_product.len() > 1)),
-            magnitude: level.tile::<MagnitudeOfBf16>(),
+            magnitude: level.tile::<MaxMagnitudeBf16>(),
         })
     }
 
@@ -121,7 +121,7 @@ impl AmxConvPool {
     fn packed_bytes(&self) -> [usize; 4] {
         let right = if self.product.is_some() { few_columns::packed_bytes(self.row()) } else { 0 };
         let kernel = pooled::packed_bytes(self.products(), self.features);
-        [size_of::<Bounds>(), kernel, self.features.next_multiple_of(WIDTH) * 4, right]
+        [size_of::<MagnitudeBounds>(), kernel, self.features.next_multiple_of(WIDTH) * 4, right]
     }
 
     /// Packs bounds, kernel, bias and the product's right operand.
@@ -148,7 +148,7 @@ impl AmxConvPool {
             }
             let taps = lines * self.kernel[1] * channels;
             let gain = self.magnitude(k, taps * f) * taps as f32;
-            to.cast::<Bounds>().write(Bounds { gain, offset });
+            to.cast::<MagnitudeBounds>().write(MagnitudeBounds { gain, offset });
             if let Some((columns, _)) = self.product {
                 let right = inputs[2 + usize::from(self.bias)].cast();
                 few_columns::pack(right, columns, self.row(), to.add(bounds + kernel + bias));
@@ -164,13 +164,13 @@ impl AmxConvPool {
     }
 
     /// The parts that [`AmxConvPool::pack`] wrote.
-    unsafe fn packed(&self, p: *const u8) -> Packed {
+    unsafe fn packed(&self, p: *const u8) -> PackedConvPool {
         let [bounds, kernel, bias, _] = self.packed_bytes();
         let at = |bytes: usize| p.wrapping_add(bytes);
         let right = at(bounds + kernel + bias);
         // SAFETY: `pack` has written the bounds at the beginning.
-        let given = unsafe { *p.cast::<Bounds>() };
-        Packed { bounds: given, kernel: at(bounds), bias: at(bounds + kernel).cast(), right }
+        let given = unsafe { *p.cast::<MagnitudeBounds>() };
+        PackedConvPool { bounds: given, kernel: at(bounds), bias: at(bounds + kernel).cast(), right }
     }
 
     /// Writes the row of groups for row `y` of the convolution's result. Padding to the left and right stays as it is.
@@ -208,7 +208,7 @@ impl AmxConvPool {
     }
 
     /// Computes some images.
-    unsafe fn images(&self, images: std::ops::Range<usize>, packed: &Packed, io: &Images) {
+    unsafe fn images(&self, images: std::ops::Range<usize>, packed: &PackedConvPool, io: &ConvPoolArrays) {
         let [lines, zeros, sums] = self.task_bytes(images.len());
         let row = self.row();
         with_scratch(lines + zeros + sums, |memory| {
@@ -228,7 +228,7 @@ impl AmxConvPool {
                         self.groups(x, y + 1, nothing, at(1));
                         let out = image * row + r * self.pooled[1] * self.features;
                         let right = self.strides[1] * self.group;
-                        (self.fused.pooled)(&pooled::Row {
+                        (self.fused.pooled)(&pooled::PooledConvRow {
                             lines: [from, from.add(self.line)],
                             right,
                             step: right * self.pool.strides[1],
@@ -270,7 +270,7 @@ impl AmxConvPool {
 }
 
 /// The arrays of a call. `shift`: the product's bias; `out`: its result.
-struct Images {
+struct ConvPoolArrays {
     x: Ptr,
     y: Ptr,
     argmax: Option<Ptr>,
@@ -289,12 +289,12 @@ impl Kernel for AmxConvPool {
         if same[packed].iter().all(|&s| s) { self.packed_bytes().iter().sum() } else { 0 }
     }
 
-    unsafe fn keep(&self, _: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    unsafe fn keep(&self, _: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         // SAFETY: by the caller's promise.
         unsafe { self.pack(inputs, kept) };
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: scratch has room for what is packed; operands are those of the step.
         unsafe {
             self.pack(io.inputs, io.scratch);
@@ -302,7 +302,7 @@ impl Kernel for AmxConvPool {
         }
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         // SAFETY: by the caller's promise.
         let packed = unsafe { self.packed(kept) };
         let elements = self.batch * self.image.iter().product::<usize>();
@@ -316,7 +316,7 @@ impl Kernel for AmxConvPool {
         }
         let product = usize::from(self.product.is_some());
         let pooled = &io.outputs[..io.outputs.len() - product];
-        let images = Images {
+        let images = ConvPoolArrays {
             x: Ptr::of(io.inputs[0]),
             y: Ptr(pooled[0]),
             argmax: pooled.get(1).map(|&p| Ptr(p)),

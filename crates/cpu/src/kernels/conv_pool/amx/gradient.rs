@@ -5,15 +5,15 @@
 //! Partial sums are those of groups of images, which depend on the batch only, and are added in a tree.
 
 use crate::kernel::padded_input::offsets;
-use crate::kernel::partial_sums::{Finish, sum_parts};
+use crate::kernel::partial_sums::{SumStore, sum_parts};
 use crate::kernel::skinny_gemm::FewRows;
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::conv_pool::finite_bounds::MagnitudeOfBf16;
-use crate::kernels::conv_pool::gradient::{ConvPoolGradient, Method, fused_gradient, product_of};
-use crate::select::{Accepted, Problem};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
+use crate::kernels::conv_pool::finite_bounds::MaxMagnitudeBf16;
+use crate::kernels::conv_pool::gradient::{ConvPoolGradient, SumMethod, fused_gradient, product_of};
+use crate::select::{Problem, SelectResult};
 use crate::simd::amx::LANES;
 use crate::simd::amx::fused::unpooled::FEATURES;
-use crate::simd::amx::fused::{Fused, WIDTH, fused_of, unpooled};
+use crate::simd::amx::fused::{FusedAmxKernels, WIDTH, fused_of, unpooled};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::narrow;
 use std::ops::Range;
@@ -29,7 +29,7 @@ const PRODUCT_ELEMENTS: usize = 1 << 15;
 /// The gradient of a pooled convolution's kernel and bias by AMX. Operands and results are those of
 /// [`UnpooledGradient`](systole_compile::UnpooledGradient).
 pub struct AmxConvPoolGradient {
-    fused: &'static Fused,
+    fused: &'static FusedAmxKernels,
     /// Computes inputs that are not finite.
     general: ConvPoolGradient,
     batch: usize,
@@ -58,7 +58,7 @@ pub struct AmxConvPoolGradient {
 }
 
 /// The operands as all parts share them, with all images.
-struct Given {
+struct AmxGradientOperands {
     x: Ptr,
     argmax: Ptr,
     /// The pooled gradient, or the product's right operand.
@@ -68,7 +68,7 @@ struct Given {
 }
 
 /// Why tiles do not take a gradient. `padded`: height and width of the padded input.
-fn fits(p: &Problem<'_>, window_elements: usize, padded: [i64; 2]) -> Accepted<()> {
+fn fits(p: &Problem<'_>, window_elements: usize, padded: [i64; 2]) -> SelectResult<()> {
     let (g, types) = (fused_gradient(p)?, &p.step.input_types);
     if types[0].dtype != DType::BF16 || types[2].dtype != DType::BF16 {
         return Err("its input or its gradients are not bf16".into());
@@ -90,7 +90,7 @@ fn fits(p: &Problem<'_>, window_elements: usize, padded: [i64; 2]) -> Accepted<(
 
 impl AmxConvPoolGradient {
     /// With the kernel for vectors beside it, for inputs that are not finite.
-    pub fn new(p: &Problem<'_>) -> Accepted<AmxConvPoolGradient> {
+    pub fn new(p: &Problem<'_>) -> SelectResult<AmxConvPoolGradient> {
         let g = fused_gradient(p)?;
         let (step, level) = (p.step, p.target.level.vectors());
         let fused = fused_of(p.target.level).ok_or("the machine has no tile registers")?;
@@ -101,7 +101,7 @@ impl AmxConvPoolGradient {
         let padded = [0, 1].map(|i| x.shape[i + 1] as i64 + c.padding[i][0] + c.padding[i][1]);
         fits(p, window_elements, padded)?;
         let product = product_of(g, step, level)?.map(|product| product.with_tiles(Some(fused)));
-        let general = ConvPoolGradient::new(p, Method::LookUp)?;
+        let general = ConvPoolGradient::new(p, SumMethod::LookUp)?;
         let padded = padded.map(|size| size as usize);
         let strides = [padded[1] * channels, channels];
         // Elements of the image from one pixel of the convolution's result to the next.
@@ -129,7 +129,7 @@ impl AmxConvPoolGradient {
             // The last tile has room for the bias, a tap whose input is 1.
             taps: (0..taps.len() / LANES + 1).map(tile).collect(),
             features,
-            magnitude: level.tile::<MagnitudeOfBf16>(),
+            magnitude: level.tile::<MaxMagnitudeBf16>(),
             level,
             to: step.output_types.iter().map(|t| t.dtype).collect(),
             strip: match product {
@@ -184,7 +184,7 @@ impl AmxConvPoolGradient {
     }
 
     /// Adds the sums over some images, at most [`IMAGES`].
-    unsafe fn images(&self, images: Range<usize>, given: &Given, sums: *mut f32) {
+    unsafe fn images(&self, images: Range<usize>, given: &AmxGradientOperands, sums: *mut f32) {
         let (staged, row) = (self.staged(), self.windows[1] * self.features);
         let (image, all) = (self.image.iter().product::<usize>(), self.windows[0] * row);
         let tables = (images.len() * staged * 2).next_multiple_of(64);
@@ -267,7 +267,7 @@ impl Kernel for AmxConvPoolGradient {
         self.general.scratch().max((self.parts() + 1) * self.sums() * 4 + left)
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let elements = self.batch * self.image.iter().product::<usize>();
         let (mut most, x) = (0f32, io.inputs[0]);
         // SAFETY: the input has `elements` elements.
@@ -289,7 +289,8 @@ impl Kernel for AmxConvPoolGradient {
                 None => io.inputs[2],
             };
             let argmax = Ptr::of(io.inputs[1]);
-            let given = Given { x: Ptr::of(x), argmax, dy: Ptr::of(dy), left: Ptr(left.cast()) };
+            let given =
+                AmxGradientOperands { x: Ptr::of(x), argmax, dy: Ptr::of(dy), left: Ptr(left.cast()) };
             let sp = Ptr(sums.cast());
             let body = |part: usize| {
                 let end = ((part + 1) * self.images_per_part()).min(self.batch);
@@ -301,7 +302,7 @@ impl Kernel for AmxConvPoolGradient {
             };
             let work = (self.batch * self.windows.iter().product::<usize>() * self.features) as f64;
             cx.team.run_with(self.parts(), work * self.taps.len() as f64 / 4.0, cx.flush, &body);
-            sum_parts(cx, sums, self.parts(), self.sums(), whole.cast(), Finish::Copy);
+            sum_parts(cx, sums, self.parts(), self.sums(), whole.cast(), SumStore::Copy);
             let taps: usize = self.taps.iter().map(|t| t.1).sum();
             self.put(whole, 0..taps, io.outputs[0], self.to[0]);
             if let Some(&to) = self.to.get(1) {

@@ -5,7 +5,7 @@
 
 use crate::simd::inline_methods::inlined;
 use crate::simd::level::Level;
-use crate::simd::narrow_floats::{self, Format, Halves};
+use crate::simd::narrow_floats::{self, NarrowFloats, NarrowFormat};
 use crate::simd::vector::{Portable32, Vector};
 use std::mem::MaybeUninit;
 use systole_compile::{DEAD, Relu};
@@ -14,7 +14,7 @@ use systole_compile::{DEAD, Relu};
 ///
 /// # Safety
 /// As for [`Vector`].
-pub unsafe trait Compare: Halves {
+pub unsafe trait CompareVector: NarrowFloats {
     type Mask: Copy;
     unsafe fn sub(self, b: Self) -> Self;
     unsafe fn mul(self, b: Self) -> Self;
@@ -37,27 +37,27 @@ pub unsafe trait Compare: Halves {
     unsafe fn store_argmax(p: *mut u8, right: Self::Mask, second: Self::Mask, dead: Self::Mask);
 }
 
-/// Vectors of accumulators, which may have another multiply-add than [`Compare`] vectors (pairs of bf16).
+/// Vectors of accumulators, which may have another multiply-add than [`CompareVector`] vectors (pairs of bf16).
 ///
 /// # Safety
 /// As for [`Vector`].
-pub(crate) unsafe trait Sums: Vector<T = f32> {
+pub(crate) unsafe trait AccumulatorVector: Vector<T = f32> {
     /// The vectors that accumulators are compared as.
-    type Compared: Compare;
+    type Compared: CompareVector;
     fn compared(self) -> Self::Compared;
     /// Stores finite maxima rounded to a narrow format.
-    unsafe fn store_rounded<const F: Format>(y: Self::Compared, p: *mut u16);
+    unsafe fn store_rounded<const F: NarrowFormat>(y: Self::Compared, p: *mut u16);
 }
 
 // SAFETY: as for `Compare`.
-unsafe impl<V: Compare> Sums for V {
+unsafe impl<V: CompareVector> AccumulatorVector for V {
     type Compared = V;
     #[inline(always)]
     fn compared(self) -> V {
         self
     }
     #[inline(always)]
-    unsafe fn store_rounded<const F: Format>(y: V, p: *mut u16) {
+    unsafe fn store_rounded<const F: NarrowFormat>(y: V, p: *mut u16) {
         // SAFETY: as for `Compare`.
         unsafe {
             match F {
@@ -70,7 +70,7 @@ unsafe impl<V: Compare> Sums for V {
 }
 
 // SAFETY: no instructions beyond the baseline.
-unsafe impl Compare for Portable32 {
+unsafe impl CompareVector for Portable32 {
     type Mask = [bool; 4];
     inlined! {
         unsafe fn sub(self, b: Self) -> Self = Portable32(std::array::from_fn(|i| self.0[i] - b.0[i]));
@@ -110,15 +110,15 @@ unsafe impl Compare for Portable32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use crate::kernels::conv_pool::forward::microkernel::{Compare, Sums};
+    use crate::kernels::conv_pool::forward::microkernel::{AccumulatorVector, CompareVector};
     use crate::simd::inline_methods::inlined;
-    use crate::simd::narrow_floats::Format;
+    use crate::simd::narrow_floats::NarrowFormat;
     use crate::simd::vector::x86::{HalfPairs16, V8x32, V16x32};
     use std::arch::x86_64::*;
     use systole_compile::DEAD;
 
     // SAFETY: callers use it only at levels with these instructions.
-    unsafe impl Compare for V16x32 {
+    unsafe impl CompareVector for V16x32 {
         type Mask = __mmask16;
         inlined! {
             unsafe fn sub(self, b: Self) -> Self = V16x32(_mm512_sub_ps(self.0, b.0));
@@ -154,21 +154,21 @@ mod x86 {
     }
 
     // SAFETY: as for `V16x32`.
-    unsafe impl Sums for HalfPairs16 {
+    unsafe impl AccumulatorVector for HalfPairs16 {
         type Compared = V16x32;
         #[inline(always)]
         fn compared(self) -> V16x32 {
             V16x32(self.0)
         }
         #[inline(always)]
-        unsafe fn store_rounded<const F: Format>(y: V16x32, p: *mut u16) {
+        unsafe fn store_rounded<const F: NarrowFormat>(y: V16x32, p: *mut u16) {
             // SAFETY: the level is available; the caller has room for the lanes there.
             unsafe { HalfPairs16(y.0).store_rounded(p) }
         }
     }
 
     // SAFETY: as for `V16x32`.
-    unsafe impl Compare for V8x32 {
+    unsafe impl CompareVector for V8x32 {
         type Mask = __m256;
         inlined! {
             unsafe fn sub(self, b: Self) -> Self = V8x32(_mm256_sub_ps(self.0, b.0));
@@ -209,7 +209,7 @@ mod x86 {
 
 /// The arguments of a microkernel: a row of windows for one panel of filters.
 #[derive(Clone, Copy)]
-pub struct Windows {
+pub struct WindowRowArgs {
     /// The input at the first tap of the first window's first pixel.
     pub x: *const u8,
     /// Bytes of the input from a pixel of a window to the one on the right and to the one below.
@@ -229,7 +229,7 @@ pub struct Windows {
     pub relu: Relu,
     /// Whether input and sums are known to be finite.
     pub finite: bool,
-    /// Maxima of the first window, of the type of the microkernel's [`Kind`].
+    /// Maxima of the first window, of the type of the microkernel's [`ResultRounding`].
     pub y: *mut u8,
     /// Argmax of the first window, or null.
     pub argmax: *mut u8,
@@ -255,36 +255,36 @@ macro_rules! each_cell {
 }
 
 /// Type and rounding of results, as a const parameter.
-pub type Kind = u8;
+pub type ResultRounding = u8;
 /// f32. Accumulators begin with the bias.
-pub const WIDE: Kind = 0;
+pub const WIDE: ResultRounding = 0;
 /// bf16. Each pixel is rounded to bf16 before and after the bias is added.
-const ROUNDED: Kind = 1;
+const ROUNDED: ResultRounding = 1;
 /// bf16. Accumulators begin with the bias, and only the maximum is rounded.
-pub const STORED: Kind = 2;
+pub const STORED: ResultRounding = 2;
 /// As [`ROUNDED`], to f16.
-const ROUNDED_F16: Kind = 3;
+const ROUNDED_F16: ResultRounding = 3;
 /// As [`STORED`], to f16.
-pub const STORED_F16: Kind = 4;
+pub const STORED_F16: ResultRounding = 4;
 
 /// Whether pixels are rounded before and after the bias is added.
-const fn rounds_pixels(kind: Kind) -> bool {
+const fn rounds_pixels(kind: ResultRounding) -> bool {
     kind == ROUNDED || kind == ROUNDED_F16
 }
 
 /// Whether only the maximum is rounded.
-const fn rounds_maxima(kind: Kind) -> bool {
+const fn rounds_maxima(kind: ResultRounding) -> bool {
     kind == STORED || kind == STORED_F16
 }
 
 /// Whether narrow results are f16.
-const fn is_f16(kind: Kind) -> bool {
+const fn is_f16(kind: ResultRounding) -> bool {
     kind == ROUNDED_F16 || kind == STORED_F16
 }
 
 /// Rounds to the results' type.
 #[inline(always)]
-unsafe fn narrow<V: Compare, const KIND: Kind>(x: V) -> V {
+unsafe fn narrow<V: CompareVector, const KIND: ResultRounding>(x: V) -> V {
     // SAFETY: the caller has the level.
     unsafe {
         if is_f16(KIND) {
@@ -297,7 +297,7 @@ unsafe fn narrow<V: Compare, const KIND: Kind>(x: V) -> V {
 
 /// The same of finite numbers.
 #[inline(always)]
-unsafe fn narrow_finite<V: Compare, const KIND: Kind>(x: V) -> V {
+unsafe fn narrow_finite<V: CompareVector, const KIND: ResultRounding>(x: V) -> V {
     // SAFETY: the caller has the level.
     unsafe {
         if is_f16(KIND) {
@@ -312,7 +312,10 @@ unsafe fn narrow_finite<V: Compare, const KIND: Kind>(x: V) -> V {
 /// compiled with the level's target features.)
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn windows<S: Sums, const G: usize, const N: usize, const KIND: Kind>(w: &Windows, first: usize) {
+unsafe fn windows<S: AccumulatorVector, const G: usize, const N: usize, const KIND: ResultRounding>(
+    w: &WindowRowArgs,
+    first: usize,
+) {
     // SAFETY: the caller's input has all taps of the windows' pixels, the panel `N` vectors; the level is available.
     unsafe {
         let zero = S::splat(0.0);
@@ -363,8 +366,8 @@ unsafe fn windows<S: Sums, const G: usize, const N: usize, const KIND: Kind>(w: 
 /// Stores maxima and argmax of `G` windows whose sums may be infinite or NaN, or whose filters do not fill the vectors:
 /// the rare case.
 #[inline(always)]
-unsafe fn finish_any<S: Sums, const G: usize, const N: usize, const KIND: Kind>(
-    w: &Windows,
+unsafe fn finish_any<S: AccumulatorVector, const G: usize, const N: usize, const KIND: ResultRounding>(
+    w: &WindowRowArgs,
     first: usize,
     acc: [[[S; N]; 4]; G],
     bias: [S; N],
@@ -397,8 +400,8 @@ unsafe fn finish_any<S: Sums, const G: usize, const N: usize, const KIND: Kind>(
 
 /// Stores maximum and argmax of one window whose sums are finite, at element `at`. `floor`: 0 with relu, else −∞.
 #[inline(always)]
-pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
-    w: &Windows,
+pub unsafe fn finish_finite<S: AccumulatorVector, const KIND: ResultRounding>(
+    w: &WindowRowArgs,
     x: [S::Compared; 4],
     bias: S::Compared,
     floor: S::Compared,
@@ -440,7 +443,13 @@ pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
 
 /// Stores maximum and argmax of one window, `n` lanes of them, at element `at`; sums may be infinite or NaN.
 #[inline(always)]
-pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias: V, at: usize, n: usize) {
+pub unsafe fn finish<V: CompareVector, const KIND: ResultRounding>(
+    w: &WindowRowArgs,
+    x: [V; 4],
+    bias: V,
+    at: usize,
+    n: usize,
+) {
     // SAFETY: as for `windows`.
     unsafe {
         let [mut a, mut b, mut c, mut d] =
@@ -495,7 +504,11 @@ pub unsafe fn finish<V: Compare, const KIND: Kind>(w: &Windows, x: [V; 4], bias:
 
 /// Pixels as programs that round each of them have them: the sums, and again with the bias.
 #[inline(always)]
-unsafe fn rounded<V: Compare, const KIND: Kind>([a, b, c, d]: [V; 4], bias: V, biased: bool) -> [V; 4] {
+unsafe fn rounded<V: CompareVector, const KIND: ResultRounding>(
+    [a, b, c, d]: [V; 4],
+    bias: V,
+    biased: bool,
+) -> [V; 4] {
     // SAFETY: as for `windows`.
     unsafe {
         let [a, b, c, d] =
@@ -514,7 +527,7 @@ unsafe fn rounded<V: Compare, const KIND: Kind>([a, b, c, d]: [V; 4], bias: V, b
 
 /// Relu: NaN stays NaN.
 #[inline(always)]
-unsafe fn rectified<V: Compare>(x: V) -> V {
+unsafe fn rectified<V: CompareVector>(x: V) -> V {
     // SAFETY: as for `windows`.
     unsafe {
         let zero = V::splat(0.0);
@@ -524,7 +537,7 @@ unsafe fn rectified<V: Compare>(x: V) -> V {
 
 /// Stores a vector of results at element `at`.
 #[inline(always)]
-unsafe fn put<V: Compare, const KIND: Kind>(x: V, y: *mut u8, at: usize) {
+unsafe fn put<V: CompareVector, const KIND: ResultRounding>(x: V, y: *mut u8, at: usize) {
     // SAFETY: the caller has room for the lanes at element `at`.
     unsafe {
         let narrow = y.cast::<u16>().wrapping_add(at);
@@ -537,12 +550,12 @@ unsafe fn put<V: Compare, const KIND: Kind>(x: V, y: *mut u8, at: usize) {
 }
 
 /// A microkernel, in a loop over the windows of a row.
-pub type WindowsKernel = unsafe fn(&Windows);
+pub type WindowsKernel = unsafe fn(&WindowRowArgs);
 
 macro_rules! kernels {
     ($name:ident, $v:ty, $n:literal, $most:literal, [$($g:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const KIND: Kind>(w: &Windows) {
+        unsafe fn $name<const KIND: ResultRounding>(w: &WindowRowArgs) {
             // As many windows as fit a call, then the rest. A window takes some hundred cycles: to divide windows
             // evenly would cost a good part of that.
             let mut from = 0;
@@ -575,47 +588,47 @@ kernels!(pairs4, HalfPairs16, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx
 
 /// The microkernels of a level: for panels of one vector of filters, of two, and so on.
 #[derive(Clone, Copy)]
-pub struct WindowsShape {
+pub struct WindowKernels {
     kernels: &'static [WindowsKernel],
     lanes: usize,
 }
 
 /// Element types of the operands in microkernels and of the results, and where sums are rounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stored {
+pub enum MicrokernelTypes {
     /// f32 to f32.
     Wide,
     /// A narrow format widened to f32, to this format, rounded before and after the bias is added.
-    Rounded(Format),
+    Rounded(NarrowFormat),
     /// The same, rounded once.
-    Once(Format),
+    Once(NarrowFormat),
     /// Pairs of bf16 (VDPBF16PS) to bf16, rounded once.
     Pairs,
 }
 
-impl Stored {
+impl MicrokernelTypes {
     /// Bytes of an element of the input as microkernels read it.
     pub fn size(self) -> usize {
-        if self == Stored::Pairs { 2 } else { 4 }
+        if self == MicrokernelTypes::Pairs { 2 } else { 4 }
     }
 }
 
 /// The microkernels of a level of vectors. `Stored::Pairs` is only asked for where the machine has AVX512_BF16.
-pub fn windows_shape(level: Level, stored: Stored) -> WindowsShape {
+pub fn windows_shape(level: Level, stored: MicrokernelTypes) -> WindowKernels {
     macro_rules! kinds {
         ($($name:ident)*) => {
             match stored {
-                Stored::Wide => &[$($name::<WIDE>),*],
-                Stored::Rounded(narrow_floats::F16) => &[$($name::<ROUNDED_F16>),*],
-                Stored::Rounded(_) => &[$($name::<ROUNDED>),*],
-                Stored::Once(narrow_floats::F16) => &[$($name::<STORED_F16>),*],
-                Stored::Once(_) | Stored::Pairs => &[$($name::<STORED>),*],
+                MicrokernelTypes::Wide => &[$($name::<WIDE>),*],
+                MicrokernelTypes::Rounded(narrow_floats::F16) => &[$($name::<ROUNDED_F16>),*],
+                MicrokernelTypes::Rounded(_) => &[$($name::<ROUNDED>),*],
+                MicrokernelTypes::Once(narrow_floats::F16) => &[$($name::<STORED_F16>),*],
+                MicrokernelTypes::Once(_) | MicrokernelTypes::Pairs => &[$($name::<STORED>),*],
             }
         };
     }
     let (kernels, lanes): (&[WindowsKernel], _) = match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 if stored == Stored::Pairs => {
+        Level::Avx512 if stored == MicrokernelTypes::Pairs => {
             (&[pairs1::<STORED>, pairs2::<STORED>, pairs3::<STORED>, pairs4::<STORED>], 16)
         }
         #[cfg(target_arch = "x86_64")]
@@ -624,10 +637,10 @@ pub fn windows_shape(level: Level, stored: Stored) -> WindowsShape {
         Level::Avx2 => (kinds!(avx2x1 avx2x2), 8),
         _ => (kinds!(portable1 portable2), 4),
     };
-    WindowsShape { kernels, lanes }
+    WindowKernels { kernels, lanes }
 }
 
-impl WindowsShape {
+impl WindowKernels {
     /// Filters of a panel, where there are `features`: as few panels as possible, of about the same width.
     pub fn panel(&self, features: usize) -> usize {
         let vectors = features.div_ceil(self.lanes).max(1);

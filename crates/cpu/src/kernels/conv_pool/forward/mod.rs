@@ -10,21 +10,23 @@ mod winograd;
 use crate::kernel::convert::convert;
 use crate::kernel::convolution::has_unit_steps;
 use crate::kernel::dot_product_gemm::InnerProducts;
-use crate::kernel::padded_input::{Padded, offsets};
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::conv_pool::finite_bounds::{Bounds, Magnitude, MagnitudeOfBf16};
-use crate::kernels::conv_pool::forward::microkernel::{Stored, Windows, WindowsShape, windows_shape};
-use crate::kernels::conv_pool::forward::winograd::Winograd;
-use crate::kernels::conv_pool::pooled_convolution::{Maxima, PooledConvolution};
+use crate::kernel::padded_input::{PaddedConvInput, offsets};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
+use crate::kernels::conv_pool::finite_bounds::{MagnitudeBounds, MaxMagnitudeBf16, MaxMagnitudeF32};
+use crate::kernels::conv_pool::forward::microkernel::{
+    MicrokernelTypes, WindowKernels, WindowRowArgs, windows_shape,
+};
+use crate::kernels::conv_pool::forward::winograd::WinogradWindows;
+use crate::kernels::conv_pool::pooled_convolution::{PoolOutputs, PooledConvolution};
 use crate::machine::thread_pool::inside;
-use crate::select::Accepted;
-use crate::simd::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right, packed_len};
+use crate::select::SelectResult;
+use crate::simd::gemm::{IndirectKernel, KC, MatrixView, TileArgs, indirect_shape, pack_right, packed_len};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::widen;
 use crate::simd::narrow_bias::sum_rounding;
 use crate::simd::narrow_floats::{BF16, F16};
-use crate::simd::pool_row::{Row, pool_row};
-use systole_compile::Pool;
+use crate::simd::pool_row::{PoolRowArgs, pool_row};
+use systole_compile::MaxPoolArgmax;
 use systole_ir::{DType, Result};
 
 /// Floating-point operations of one block of the parallel loop, at least.
@@ -36,7 +38,7 @@ const ROW_BYTES: usize = 1 << 18;
 
 /// Operands as microkernels read them.
 #[derive(Clone, Copy)]
-struct Operands {
+struct PreparedOperands {
     /// Padded input, f32, or bf16 for microkernels of pairs.
     x: *const u8,
     /// Packed panels of the kernel.
@@ -45,20 +47,20 @@ struct Operands {
     transformed: *const f32,
     /// Bias padded to whole panels, or null.
     bias: *const f32,
-    bounds: Bounds,
+    bounds: MagnitudeBounds,
 }
 
 // SAFETY: threads only read what the pointers point to, while `run` waits for them.
-unsafe impl Sync for Operands {}
+unsafe impl Sync for PreparedOperands {}
 
 /// A pooled convolution on vectors. Inputs and results are those of [`PooledConvolution`].
-pub struct Forward {
-    input: Padded,
-    pool: Pool,
+pub struct VectorConvPool {
+    input: PaddedConvInput,
+    pool: MaxPoolArgmax,
     dtype: DType,
     level: Level,
     /// Element types of operands and results in microkernels, and where sums are rounded.
-    stored: Stored,
+    stored: MicrokernelTypes,
     /// Elements of input, kernel and bias.
     sizes: Vec<usize>,
     batch: usize,
@@ -72,7 +74,7 @@ pub struct Forward {
     /// Offset in the input of each word that microkernels broadcast, in bytes: a pair of taps, or one tap.
     words: Vec<usize>,
     /// The pairs of taps, for microkernels of pairs.
-    pairs: Vec<Pair>,
+    pairs: Vec<TapPair>,
     /// Pixels of one row of `pixel`.
     line: usize,
     /// Elements of the input from one row of windows to the next.
@@ -82,13 +84,13 @@ pub struct Forward {
     /// Filters of a panel.
     columns: usize,
     magnitude: TileFn,
-    method: Method,
+    method: RowMethod,
     product: Option<InnerProducts>,
 }
 
 /// Two adjacent taps of a row of the kernel. Where a row has an odd number, its last pair overlaps the one before.
 #[derive(Clone, Copy)]
-struct Pair {
+struct TapPair {
     /// Number of the first tap.
     tap: usize,
     /// Whether the first tap counts; otherwise it belongs to the pair before and has weight 0 here.
@@ -96,26 +98,26 @@ struct Pair {
 }
 
 /// The pairs of a kernel of `lines` rows of `length` contiguous taps.
-fn pairs(lines: usize, length: usize) -> Vec<Pair> {
+fn pairs(lines: usize, length: usize) -> Vec<TapPair> {
     let of_line = |line: usize| {
         let first = (0..length.div_ceil(2)).map(move |p| (2 * p).min(length - 2));
-        first.enumerate().map(move |(p, at)| Pair { tap: line * length + at, both: at == 2 * p })
+        first.enumerate().map(move |(p, at)| TapPair { tap: line * length + at, both: at == 2 * p })
     };
     (0..lines).flat_map(of_line).collect()
 }
 
 /// How a row of windows is computed.
-enum Method {
+enum RowMethod {
     /// Window by window in registers; by Winograd, if there is one, where sums are finite. `right`, `down`: bytes of
     /// the input from a pixel of the result to its neighbours.
-    Registers { shape: WindowsShape, right: usize, down: usize, winograd: Option<Winograd> },
+    Registers { shape: WindowKernels, right: usize, down: usize, winograd: Option<WinogradWindows> },
     /// All pixels of the row in scratch, `rows` pixels a call of `run`; these are rounded by `narrow`, then pooled.
     Rows { run: IndirectKernel, rows: usize, narrow: Option<TileFn>, pool: TileFn },
 }
 
 /// The method of a candidate.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
+pub enum RequestedMethod {
     /// Windows in registers, by Winograd.
     Winograd,
     /// Windows in registers.
@@ -129,80 +131,81 @@ const NO_REGISTERS: &str = "its windows are not 2 by 2, or its kernel has more t
                             the four sums of a window, and larger ones would need kernels of their own";
 
 /// Element types and rounding in microkernels, and whether windows can be computed in registers.
-fn storage(p: &PooledConvolution<'_>, ask: Ask) -> (Stored, bool) {
+fn storage(p: &PooledConvolution<'_>, ask: RequestedMethod) -> (MicrokernelTypes, bool) {
     let (x, k, excess) = (&p.inputs[0], &p.inputs[1], p.target.excess_precision);
     // Contiguous taps of a row of the kernel.
     let line_taps = k.shape[1] * k.shape[2];
     let in_registers = p.pool.window == [2, 2] && k.shape[0] * line_taps <= KC;
-    let can_pair = in_registers && ask != Ask::Rows && line_taps > 1 && p.c.rhs_dilation[1] == 1;
+    let can_pair = in_registers && ask != RequestedMethod::Rows && line_taps > 1 && p.c.rhs_dilation[1] == 1;
     let format = if x.dtype == DType::F16 { F16 } else { BF16 };
     let stored = match (x.dtype, p.target.level) {
-        (DType::F32, _) => Stored::Wide,
-        (DType::BF16, Level::Avx512Bf16) if excess && can_pair => Stored::Pairs,
-        _ if excess => Stored::Once(format),
-        _ => Stored::Rounded(format),
+        (DType::F32, _) => MicrokernelTypes::Wide,
+        (DType::BF16, Level::Avx512Bf16) if excess && can_pair => MicrokernelTypes::Pairs,
+        _ if excess => MicrokernelTypes::Once(format),
+        _ => MicrokernelTypes::Rounded(format),
     };
     (stored, in_registers)
 }
 
-impl Method {
+impl RowMethod {
     /// The method that is asked for and the filters of its panels, or why it does not take the problem. `pixel`:
     /// elements of the input from a pixel of the result to the one below and to the one on the right.
     fn new(
         p: &PooledConvolution<'_>,
-        ask: Ask,
-        (stored, in_registers): (Stored, bool),
+        ask: RequestedMethod,
+        (stored, in_registers): (MicrokernelTypes, bool),
         pixel: [usize; 2],
-    ) -> Accepted<(Method, usize)> {
+    ) -> SelectResult<(RowMethod, usize)> {
         let (x, k, level) = (&p.inputs[0], &p.inputs[1], p.target.level.vectors());
         let features = k.shape[3];
-        if ask == Ask::Rows {
+        if ask == RequestedMethod::Rows {
             let narrow = sum_rounding(x.dtype, p.has_bias(), level);
             let pool =
                 pool_row(DType::F32, p.y.dtype, level).ok_or("no pooling kernel writes its element type")?;
             let (run, rows, columns) = indirect_shape(level, features);
-            return Ok((Method::Rows { run, rows, narrow, pool }, columns));
+            return Ok((RowMethod::Rows { run, rows, narrow, pool }, columns));
         }
         if !in_registers {
             return Err(NO_REGISTERS.into());
         }
         let winograd = match ask {
-            Ask::Winograd if !p.target.winograd => {
+            RequestedMethod::Winograd if !p.target.winograd => {
                 return Err("Winograd is off: option winograd, SYSTOLE_WINOGRAD".into());
             }
-            Ask::Winograd if !has_unit_steps(p.c) || p.pool.strides != p.pool.window => {
+            RequestedMethod::Winograd if !has_unit_steps(p.c) || p.pool.strides != p.pool.window => {
                 return Err(
                     "its steps are not single elements, or its windows do not touch: they are no tiles"
                         .into(),
                 );
             }
-            Ask::Winograd => {
-                let winograd = Winograd::new([k.shape[0], k.shape[1]], k.shape[2], stored, level);
+            RequestedMethod::Winograd => {
+                let winograd = WinogradWindows::new([k.shape[0], k.shape[1]], k.shape[2], stored, level);
                 Some(winograd.ok_or("Winograd does not pay here, or its microkernel exceeds the registers")?)
             }
             _ => None,
         };
         let shape = windows_shape(level, stored);
         let [down, right] = pixel.map(|elements| elements * stored.size());
-        Ok((Method::Registers { shape, right, down, winograd }, shape.panel(features)))
+        Ok((RowMethod::Registers { shape, right, down, winograd }, shape.panel(features)))
     }
 }
 
-impl Forward {
+impl VectorConvPool {
     /// The first method, in the order of the candidates, that takes the problem.
-    pub fn any(p: &PooledConvolution<'_>) -> Accepted<Forward> {
-        let in_registers = Forward::new(p, Ask::Winograd).or_else(|_| Forward::new(p, Ask::Registers));
-        in_registers.or_else(|_| Forward::new(p, Ask::Rows))
+    pub fn any(p: &PooledConvolution<'_>) -> SelectResult<VectorConvPool> {
+        let in_registers = VectorConvPool::new(p, RequestedMethod::Winograd)
+            .or_else(|_| VectorConvPool::new(p, RequestedMethod::Registers));
+        in_registers.or_else(|_| VectorConvPool::new(p, RequestedMethod::Rows))
     }
 
-    pub fn new(p: &PooledConvolution<'_>, ask: Ask) -> Accepted<Forward> {
+    pub fn new(p: &PooledConvolution<'_>, ask: RequestedMethod) -> SelectResult<VectorConvPool> {
         let &PooledConvolution { c, pool, inputs, y, target, .. } = p;
         let level = target.level.vectors();
         let (x, k) = (&inputs[0], &inputs[1]);
         let (channels, features) = (k.shape[2], k.shape[3]);
         let (stored, in_registers) = storage(p, ask);
         let size = stored.size();
-        let input = Padded::of_size(size, x, &c.padding, &c.lhs_dilation);
+        let input = PaddedConvInput::of_size(size, x, &c.padding, &c.lhs_dilation);
         let input = input.ok_or("its padding crops more than there is")?;
         // Where windows are adjacent, the columns beyond the last window are not computed.
         let line = match pool.strides[1] == pool.window[1] {
@@ -210,12 +213,12 @@ impl Forward {
             false => pool.operand.shape[2],
         };
         let pixel_step = [0, 1].map(|i| input.strides[i] * c.strides[i]);
-        let (method, columns) = Method::new(p, ask, (stored, in_registers), pixel_step)?;
+        let (method, columns) = RowMethod::new(p, ask, (stored, in_registers), pixel_step)?;
         let pixel = offsets([(pool.window[0], pixel_step[0]), (line, pixel_step[1])].into_iter());
         let lines = [0, 1].map(|i| (k.shape[i], input.strides[i] * c.rhs_dilation[i]));
         let tap = offsets(lines.into_iter().chain([(channels, 1)]));
         let pairs = match stored {
-            Stored::Pairs => pairs(k.shape[0], k.shape[1] * channels),
+            MicrokernelTypes::Pairs => pairs(k.shape[0], k.shape[1] * channels),
             _ => Vec::new(),
         };
         let words = match &pairs[..] {
@@ -223,7 +226,7 @@ impl Forward {
             pairs => pairs.iter().map(|p| tap[p.tap] * size).collect(),
         };
         let work = 2.0 * (pixel.len() * tap.len() * features) as f64;
-        Ok(Forward {
+        Ok(VectorConvPool {
             down: pixel_step[0] * pool.strides[0],
             input,
             pool: pool.clone(),
@@ -242,8 +245,8 @@ impl Forward {
             group: ((BLOCK / work).ceil() as usize).clamp(1, y.shape[1]),
             columns,
             magnitude: match stored {
-                Stored::Pairs => level.tile::<MagnitudeOfBf16>(),
-                _ => level.tile::<Magnitude>(),
+                MicrokernelTypes::Pairs => level.tile::<MaxMagnitudeBf16>(),
+                _ => level.tile::<MaxMagnitudeF32>(),
             },
             method,
             product: p.product(y.shape[2] * y.shape[3], target.level)?,
@@ -267,7 +270,7 @@ impl Forward {
         match (self.dtype, self.sizes.get(k)) {
             (DType::F32, _) | (_, None) => 0,
             // Microkernels of pairs read bf16; only the bias is f32.
-            _ if self.stored == Stored::Pairs && k < 2 => 0,
+            _ if self.stored == MicrokernelTypes::Pairs && k < 2 => 0,
             (_, Some(n)) => (n * 4).next_multiple_of(64),
         }
     }
@@ -277,7 +280,7 @@ impl Forward {
     unsafe fn convolve(
         &self,
         (run, rows): (IndirectKernel, usize),
-        &Operands { x, kernel, bias, .. }: &Operands,
+        &PreparedOperands { x, kernel, bias, .. }: &PreparedOperands,
         out: *mut f32,
     ) {
         let (taps, padded) = (self.tap.len(), self.padded_features());
@@ -305,15 +308,15 @@ impl Forward {
         }
     }
 
-    fn winograd(&self) -> Option<&Winograd> {
+    fn winograd(&self) -> Option<&WinogradWindows> {
         match &self.method {
-            Method::Registers { winograd, .. } => winograd.as_ref(),
-            Method::Rows { .. } => None,
+            RowMethod::Registers { winograd, .. } => winograd.as_ref(),
+            RowMethod::Rows { .. } => None,
         }
     }
 
     /// Converts, pads and packs the operands in scratch.
-    unsafe fn prepare(&self, cx: &Cx<'_>, io: &Io<'_>) -> Operands {
+    unsafe fn prepare(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> PreparedOperands {
         let mut at = 0;
         let mut operands: Vec<*const u8> = io.inputs[..self.sizes.len()].to_vec();
         // SAFETY: scratch is laid out as `scratch()` counts it; operands have the shapes of `new`.
@@ -331,13 +334,14 @@ impl Forward {
             let x = self.input.prepare(cx, operands[0], io.scratch.add(at)).cast::<u8>();
             let panels = io.scratch.add(at + self.input.bytes()).cast::<f32>();
             let (taps, features) = (self.tap.len(), self.features);
-            if self.stored == Stored::Pairs {
+            if self.stored == MicrokernelTypes::Pairs {
                 self.pack_pairs(operands[1].cast(), panels.cast());
             }
             let unpaired = if self.pairs.is_empty() { taps } else { 0 };
             for kb in (0..unpaired).step_by(KC) {
                 let k = KC.min(taps - kb);
-                let view = View { ptr: operands[1].cast::<f32>().add(kb * features), row: features, col: 1 };
+                let view =
+                    MatrixView { ptr: operands[1].cast::<f32>().add(kb * features), row: features, col: 1 };
                 pack_right(self.columns, view, k, features, panels.add(kb * self.padded_features()));
             }
             let padded = panels.add(self.packed_bytes() / 4);
@@ -352,18 +356,18 @@ impl Forward {
                 terms *= 16.0;
             }
             let gain = self.magnitude(operands[1], self.sizes[1], self.magnitude) * terms;
-            let mut prepared = Operands {
+            let mut prepared = PreparedOperands {
                 x,
                 kernel: panels,
                 transformed,
                 bias: std::ptr::null(),
-                bounds: Bounds { gain, offset: 0.0 },
+                bounds: MagnitudeBounds { gain, offset: 0.0 },
             };
             if let Some(&bias) = operands.get(2) {
                 padded.write_bytes(0, self.padded_features());
                 std::ptr::copy_nonoverlapping(bias.cast(), padded, features);
                 prepared.bounds.offset =
-                    self.magnitude(padded.cast(), features, self.level.tile::<Magnitude>());
+                    self.magnitude(padded.cast(), features, self.level.tile::<MaxMagnitudeF32>());
                 prepared.bias = padded;
             }
             prepared
@@ -395,23 +399,23 @@ impl Forward {
         }
     }
 
-    /// Bytes of scratch that [`Forward::row`] needs.
+    /// Bytes of scratch that [`VectorConvPool::row`] needs.
     fn tile_bytes(&self) -> usize {
         match self.method {
-            Method::Registers { .. } => self.winograd().map_or(0, Winograd::part_bytes),
-            Method::Rows { .. } => self.pixel.len() * self.features * 4,
+            RowMethod::Registers { .. } => self.winograd().map_or(0, WinogradWindows::part_bytes),
+            RowMethod::Rows { .. } => self.pixel.len() * self.features * 4,
         }
     }
 
     /// Computes one row of windows of one image; its results begin at `y` and `argmax` (or null).
-    unsafe fn row(&self, operands: &Operands, y: *mut u8, argmax: *mut u8, tile: *mut f32) {
+    unsafe fn row(&self, operands: &PreparedOperands, y: *mut u8, argmax: *mut u8, tile: *mut f32) {
         match &self.method {
             // SAFETY: by the caller's promise.
-            Method::Registers { shape, right, down, .. } => unsafe {
+            RowMethod::Registers { shape, right, down, .. } => unsafe {
                 self.registers(shape, [*right, *down], operands, [y, argmax], tile);
             },
-            &Method::Rows { run, rows, narrow, pool } => {
-                let r = Row {
+            &RowMethod::Rows { run, rows, narrow, pool } => {
+                let r = PoolRowArgs {
                     window: self.pool.window,
                     step: self.pool.strides[1] * self.features,
                     line: self.line * self.features,
@@ -425,7 +429,7 @@ impl Forward {
                     match narrow {
                         None => self.convolve((run, rows), operands, tile),
                         Some(narrow) => {
-                            let bare = Operands { bias: std::ptr::null(), ..*operands };
+                            let bare = PreparedOperands { bias: std::ptr::null(), ..*operands };
                             self.convolve((run, rows), &bare, tile);
                             let width = (&raw const self.features).cast();
                             narrow(tile.cast(), bytes, operands.bias.cast(), width, self.pixel.len());
@@ -440,9 +444,9 @@ impl Forward {
     /// Computes row `row` of windows of image `image`.
     unsafe fn row_of_image(
         &self,
-        operands: &Operands,
+        operands: &PreparedOperands,
         (image, row): (usize, usize),
-        to: Maxima,
+        to: PoolOutputs,
         tile: *mut f32,
     ) {
         let x = operands.x.wrapping_add((image * self.input.image + row * self.down) * self.stored.size());
@@ -450,17 +454,17 @@ impl Forward {
         let argmax = to.argmax.map_or(std::ptr::null_mut(), |p| p.at(at));
         // SAFETY: by the caller's promise.
         unsafe {
-            self.row(&Operands { x, ..*operands }, to.y.at(at * self.dtype.size()), argmax, tile);
+            self.row(&PreparedOperands { x, ..*operands }, to.y.at(at * self.dtype.size()), argmax, tile);
         }
     }
 
     /// Computes all rows of windows and the product with their maxima, one row of some images at a time.
     unsafe fn run_with_product(
         &self,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         io: &Io<'_>,
-        operands: &Operands,
-        to: Maxima,
+        operands: &PreparedOperands,
+        to: PoolOutputs,
         product: &InnerProducts,
     ) {
         let [right, bias @ ..] = &io.inputs[self.sizes.len()..] else { return };
@@ -500,19 +504,19 @@ impl Forward {
     /// Computes a row of 2×2 windows in registers.
     unsafe fn registers(
         &self,
-        shape: &WindowsShape,
+        shape: &WindowKernels,
         [right, down]: [usize; 2],
-        operands: &Operands,
+        operands: &PreparedOperands,
         [y, argmax]: [*mut u8; 2],
         tile: *mut f32,
     ) {
-        let &Operands { x, kernel, transformed, bias, .. } = operands;
+        let &PreparedOperands { x, kernel, transformed, bias, .. } = operands;
         let seen = [&self.pixel, &self.tap].iter().filter_map(|t| t.last()).sum::<usize>() + 1;
         // SAFETY: all elements that the row reads lie inside one padded image.
         let finite = operands.bounds.keep_finite(unsafe { self.magnitude(x, seen, self.magnitude) });
         let winograd = self.winograd().filter(|_| finite);
         let (step, windows) = (right * self.pool.strides[1], self.pooled[1]);
-        let most = winograd.map_or(windows, Winograd::most).max(1);
+        let most = winograd.map_or(windows, WinogradWindows::most).max(1);
         for from in (0..windows).step_by(most) {
             let x = x.wrapping_add(from * step);
             let count = most.min(windows - from);
@@ -523,7 +527,7 @@ impl Forward {
             for j in (0..self.features).step_by(self.columns) {
                 let columns = self.columns.min(self.features - j);
                 let at = from * self.features + j;
-                let w = Windows {
+                let w = WindowRowArgs {
                     x,
                     right,
                     down,
@@ -553,17 +557,17 @@ impl Forward {
     }
 }
 
-impl Kernel for Forward {
+impl Kernel for VectorConvPool {
     fn scratch(&self) -> usize {
         let wide: usize = (0..3).map(|k| self.wide_bytes(k)).sum();
         let transformed = self.winograd().map_or(0, |m| self.padded_features() * m.elements() * 4);
         wide + self.input.bytes() + self.packed_bytes() + self.bias_bytes() + transformed + 64
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: scratch and operands are those of the step, by the caller's promise.
         let operands = unsafe { self.prepare(cx, io) };
-        let to = Maxima::of(io, self.product.is_some());
+        let to = PoolOutputs::of(io, self.product.is_some());
         if let Some(product) = &self.product {
             // SAFETY: as above; `operands` are those of this call.
             unsafe { self.run_with_product(cx, io, &operands, to, product) };

@@ -10,12 +10,13 @@
 //! multiplications, the definition 100. All parts are summed in the transformed tile, as channels are.
 
 use crate::kernels::conv_pool::forward::microkernel::{
-    Compare, Kind, STORED, STORED_F16, Stored, WIDE, Windows, finish, finish_finite,
+    CompareVector, MicrokernelTypes, ResultRounding, STORED, STORED_F16, WIDE, WindowRowArgs, finish,
+    finish_finite,
 };
 use crate::simd::level::Level;
 use crate::simd::narrow_floats::F16;
 use crate::simd::vector::Portable32;
-use crate::simd::winograd::{COMPONENTS, Transforms, Window};
+use crate::simd::winograd::{COMPONENTS, FilterTransforms, WinogradTransforms};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use systole_compile::Relu;
@@ -65,10 +66,10 @@ macro_rules! each_term {
 }
 
 /// The arguments of a microkernel: [`Windows`] for results, bias and sizes, and transformed operands.
-struct Transformed<'a> {
-    windows: &'a Windows,
+struct TransformedArgs<'a> {
+    windows: &'a WindowRowArgs,
     channels: usize,
-    passes: &'a [Pass],
+    passes: &'a [ProductPass],
     run: PassesFn,
     /// Products of a tile: vectors of the transformed kernel for each vector of filters.
     products: usize,
@@ -79,7 +80,7 @@ struct Transformed<'a> {
 }
 
 /// Some products of one column of the tile, for all windows of a row.
-struct Pass {
+struct ProductPass {
     column: usize,
     /// Offsets in the transformed input of channels of parts with three rows of taps, each of which has four products
     /// in a column.
@@ -102,9 +103,9 @@ struct TapBlock {
 }
 
 /// How a kernel is cut into parts and passes.
-struct Terms {
+struct WinogradParts {
     parts: Vec<TapBlock>,
-    passes: Vec<Pass>,
+    passes: Vec<ProductPass>,
     /// The transformed rows: two rows of the input, and whether they are added or the second is subtracted.
     rows: Vec<([usize; 2], bool)>,
     /// Products of a tile.
@@ -122,8 +123,8 @@ fn parts(taps: usize) -> Vec<[usize; 2]> {
     of(0, threes, 3).chain(of(3 * threes, twos, 2)).collect()
 }
 
-impl Terms {
-    fn new([height, width]: [usize; 2], channels: usize) -> Terms {
+impl WinogradParts {
+    fn new([height, width]: [usize; 2], channels: usize) -> WinogradParts {
         let (mut all, mut rows) = (Vec::new(), Vec::new());
         // For parts of three and of two rows: part number, channel, offset in the transformed input.
         let mut starts: [Vec<(usize, usize, usize)>; 2] = Default::default();
@@ -147,7 +148,7 @@ impl Terms {
             let mut add = false;
             // At least one pass, as an empty one stores the zeros that the output transform reads.
             while !add || !threes.is_empty() || !twos.is_empty() {
-                let mut pass = Pass {
+                let mut pass = ProductPass {
                     column,
                     threes: SmallVec::new(),
                     twos: SmallVec::new(),
@@ -173,12 +174,12 @@ impl Terms {
             }
         }
         let beyond = all.last().map_or(0, |p: &TapBlock| p.at[1]);
-        Terms { parts: all, passes, rows, products, beyond }
+        WinogradParts { parts: all, passes, rows, products, beyond }
     }
 }
 
 /// The arguments of [`transform`].
-struct InputRows<'a> {
+struct InputTransformArgs<'a> {
     x: *const f32,
     /// Elements of an input row that may be read.
     seen: usize,
@@ -193,7 +194,7 @@ struct InputRows<'a> {
 
 /// The input transform of some windows of a row.
 #[inline(always)]
-unsafe fn transform<V: Compare>(r: &InputRows<'_>) {
+unsafe fn transform<V: CompareVector>(r: &InputTransformArgs<'_>) {
     // SAFETY: the caller has the rows, of `seen` elements each, and room for all arrays in whole vectors.
     unsafe {
         let mut to = r.to;
@@ -229,7 +230,7 @@ unsafe fn transform<V: Compare>(r: &InputRows<'_>) {
 
 /// The address of column `j` of a window's transformed tile. `at`: offset of the window's first element of a channel.
 #[inline(always)]
-unsafe fn column(c: &Transformed<'_>, j: usize, at: usize) -> *const f32 {
+unsafe fn column(c: &TransformedArgs<'_>, j: usize, at: usize) -> *const f32 {
     let (right, array) = [(0, 0), (1, 1), (1, 2), (1, 0)][j];
     // SAFETY: the caller's window lies inside the transformed input.
     unsafe { c.input.add(at + right * c.channels + array * ARRAY_ELEMENTS) }
@@ -238,8 +239,8 @@ unsafe fn column(c: &Transformed<'_>, j: usize, at: usize) -> *const f32 {
 /// One channel's column `J` of `Aᵀ (u ⊙ v)`, the first step of the output transform. `start` is added to the products
 /// of row 1.
 #[inline(always)]
-unsafe fn down<V: Compare, const J: usize>(
-    c: &Transformed<'_>,
+unsafe fn down<V: CompareVector, const J: usize>(
+    c: &TransformedArgs<'_>,
     at: usize,
     u: &[V; COMPONENTS],
     start: Option<V>,
@@ -259,7 +260,7 @@ unsafe fn down<V: Compare, const J: usize>(
 
 /// The second step of the output transform: the four pixels of a window from the columns of its tile.
 #[inline(always)]
-unsafe fn pixels<V: Compare>([a, b, c, d]: [[V; 2]; 4]) -> [V; 4] {
+unsafe fn pixels<V: CompareVector>([a, b, c, d]: [[V; 2]; 4]) -> [V; 4] {
     // SAFETY: the level is available.
     unsafe {
         [
@@ -274,7 +275,7 @@ unsafe fn pixels<V: Compare>([a, b, c, d]: [[V; 2]; 4]) -> [V; 4] {
 /// Loads the next `T` × `N` vectors. (Loops, not closures: these would not be compiled with the level's target
 /// features.)
 #[inline(always)]
-unsafe fn vectors<V: Compare, const T: usize, const N: usize>(from: &mut *const f32) -> [[V; N]; T] {
+unsafe fn vectors<V: CompareVector, const T: usize, const N: usize>(from: &mut *const f32) -> [[V; N]; T] {
     // SAFETY: the caller has as many vectors there.
     unsafe {
         let mut all = [[V::splat(0.0); N]; T];
@@ -289,7 +290,7 @@ unsafe fn vectors<V: Compare, const T: usize, const N: usize>(from: &mut *const 
 
 /// Adds the products of one channel of a part, `N` rows of a column of the tile.
 #[inline(always)]
-unsafe fn add_products<V: Compare, const N: usize>(m: &mut [V; 4], x: *const f32, u: &[V; N]) {
+unsafe fn add_products<V: CompareVector, const N: usize>(m: &mut [V; 4], x: *const f32, u: &[V; N]) {
     let mut i = 0;
     while i < N {
         // SAFETY: the caller's window lies inside the transformed input.
@@ -301,9 +302,9 @@ unsafe fn add_products<V: Compare, const N: usize>(m: &mut [V; 4], x: *const f32
 /// One pass with `T` channels of parts with three rows of taps and `U` of parts with two: for each window, adds to a
 /// column of `Aᵀ Σ (u ⊙ v)`.
 #[inline(always)]
-unsafe fn pass<V: Compare, const T: usize, const U: usize>(
-    c: &Transformed<'_>,
-    p: &Pass,
+unsafe fn pass<V: CompareVector, const T: usize, const U: usize>(
+    c: &TransformedArgs<'_>,
+    p: &ProductPass,
     kernel: *const f32,
 ) {
     // SAFETY: the caller's transformed operands and sums have all windows; the pass has `T` and `U` channels.
@@ -335,7 +336,7 @@ unsafe fn pass<V: Compare, const T: usize, const U: usize>(
 
 /// All passes.
 #[inline(always)]
-unsafe fn passes<V: Compare>(c: &Transformed<'_>, kernel: *const f32) {
+unsafe fn passes<V: CompareVector>(c: &TransformedArgs<'_>, kernel: *const f32) {
     macro_rules! by_terms {
         ($p:ident, $([$t:literal $u:literal])*) => {
             match ($p.threes.len(), $p.twos.len()) {
@@ -354,8 +355,8 @@ unsafe fn passes<V: Compare>(c: &Transformed<'_>, kernel: *const f32) {
 
 /// A vector of filters by passes: any number of channels and parts.
 #[inline(always)]
-unsafe fn several<V: Compare, const WHOLE: bool, const KIND: Kind>(
-    (w, c): (&Windows, &Transformed<'_>),
+unsafe fn several<V: CompareVector, const WHOLE: bool, const KIND: ResultRounding>(
+    (w, c): (&WindowRowArgs, &TransformedArgs<'_>),
     from: usize,
     floor: V,
 ) {
@@ -382,8 +383,8 @@ unsafe fn several<V: Compare, const WHOLE: bool, const KIND: Kind>(
 
 /// Stores maximum and argmax of window `i` for filters `from` on: a vector of them (`WHOLE`), or the remaining ones.
 #[inline(always)]
-unsafe fn store<V: Compare, const WHOLE: bool, const KIND: Kind>(
-    w: &Windows,
+unsafe fn store<V: CompareVector, const WHOLE: bool, const KIND: ResultRounding>(
+    w: &WindowRowArgs,
     x: [V; 4],
     bias: V,
     floor: V,
@@ -400,8 +401,8 @@ unsafe fn store<V: Compare, const WHOLE: bool, const KIND: Kind>(
 
 /// A vector of filters of 3×3 taps of one channel: all 16 transformed taps stay in registers.
 #[inline(always)]
-unsafe fn one<V: Compare, const WHOLE: bool, const KIND: Kind>(
-    (w, c): (&Windows, &Transformed<'_>),
+unsafe fn one<V: CompareVector, const WHOLE: bool, const KIND: ResultRounding>(
+    (w, c): (&WindowRowArgs, &TransformedArgs<'_>),
     from: usize,
     floor: V,
 ) {
@@ -428,8 +429,8 @@ unsafe fn one<V: Compare, const WHOLE: bool, const KIND: Kind>(
 
 /// A vector of filters (`WHOLE`), or the remaining ones.
 #[inline(always)]
-unsafe fn filters<V: Compare, const ONE: bool, const WHOLE: bool, const KIND: Kind>(
-    (w, c): (&Windows, &Transformed<'_>),
+unsafe fn filters<V: CompareVector, const ONE: bool, const WHOLE: bool, const KIND: ResultRounding>(
+    (w, c): (&WindowRowArgs, &TransformedArgs<'_>),
     from: usize,
 ) {
     // SAFETY: by the caller's promise.
@@ -444,9 +445,9 @@ unsafe fn filters<V: Compare, const ONE: bool, const WHOLE: bool, const KIND: Ki
 
 /// The microkernel: windows of a row for a panel of filters. `ONE`: there is one channel and one part.
 #[inline(always)]
-unsafe fn windows<V: Compare, const ONE: bool, const KIND: Kind>(c: &Transformed<'_>) {
+unsafe fn windows<V: CompareVector, const ONE: bool, const KIND: ResultRounding>(c: &TransformedArgs<'_>) {
     // Local copies: the compiler knows that stores do not change them.
-    let (w, c) = (*c.windows, Transformed { ..*c });
+    let (w, c) = (*c.windows, TransformedArgs { ..*c });
     let mut from = 0;
     // SAFETY: by the caller's promise.
     unsafe {
@@ -460,20 +461,20 @@ unsafe fn windows<V: Compare, const ONE: bool, const KIND: Kind>(c: &Transformed
     }
 }
 
-type WindowsFn = unsafe fn(&Transformed<'_>);
+type WindowsFn = unsafe fn(&TransformedArgs<'_>);
 /// All passes for a vector of filters.
-type PassesFn = unsafe fn(&Transformed<'_>, *const f32);
-type TransformFn = unsafe fn(&InputRows<'_>);
+type PassesFn = unsafe fn(&TransformedArgs<'_>, *const f32);
+type TransformFn = unsafe fn(&InputTransformArgs<'_>);
 
 macro_rules! kernels {
     ($name:ident, $transform:ident, $v:ty $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const ONE: bool, const KIND: Kind>(c: &Transformed<'_>) {
+        unsafe fn $name<const ONE: bool, const KIND: ResultRounding>(c: &TransformedArgs<'_>) {
             // SAFETY: the caller's promises are those of `windows`.
             unsafe { windows::<$v, ONE, KIND>(c) }
         }
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $transform(r: &InputRows<'_>) {
+        unsafe fn $transform(r: &InputTransformArgs<'_>) {
             // SAFETY: the caller's promises are those of `transform`.
             unsafe { transform::<$v>(r) }
         }
@@ -487,42 +488,47 @@ kernels!(avx512, transform_avx512, V16x32, "avx512f,avx512bw,avx512dq,avx512vl,a
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn passes_avx512(c: &Transformed<'_>, kernel: *const f32) {
+unsafe fn passes_avx512(c: &TransformedArgs<'_>, kernel: *const f32) {
     // SAFETY: the caller's promises are those of `passes`.
     unsafe { passes::<V16x32>(c, kernel) }
 }
 
 /// For one part of one channel, which needs no passes.
-unsafe fn no_passes(_: &Transformed<'_>, _: *const f32) {}
+unsafe fn no_passes(_: &TransformedArgs<'_>, _: *const f32) {}
 
 /// The transforms and microkernels of a convolution.
-pub struct Winograd {
+pub struct WinogradWindows {
     /// Columns of taps.
     width: usize,
     channels: usize,
-    terms: Terms,
+    terms: WinogradParts,
     /// Filters of a vector.
     lanes: usize,
     run: WindowsFn,
     passes: PassesFn,
     transform: TransformFn,
-    of_kernel: unsafe fn(&Window),
+    of_kernel: unsafe fn(&FilterTransforms),
 }
 
-impl Winograd {
+impl WinogradWindows {
     /// For a kernel of so many rows and columns of taps and windows of stride 2; `None` where transforms would not pay,
     /// or the level has no microkernel.
-    pub fn new(kernel: [usize; 2], channels: usize, stored: Stored, level: Level) -> Option<Winograd> {
+    pub fn new(
+        kernel: [usize; 2],
+        channels: usize,
+        stored: MicrokernelTypes,
+        level: Level,
+    ) -> Option<WinogradWindows> {
         let kind = match stored {
-            Stored::Wide => WIDE,
-            Stored::Once(F16) => STORED_F16,
-            Stored::Once(_) => STORED,
-            Stored::Rounded(_) | Stored::Pairs => return None,
+            MicrokernelTypes::Wide => WIDE,
+            MicrokernelTypes::Once(F16) => STORED_F16,
+            MicrokernelTypes::Once(_) => STORED,
+            MicrokernelTypes::Rounded(_) | MicrokernelTypes::Pairs => return None,
         };
         if kernel.iter().any(|taps| !SIZES.contains(taps)) {
             return None;
         }
-        let terms = Terms::new(kernel, channels);
+        let terms = WinogradParts::new(kernel, channels);
         let definition = 4 * kernel.iter().product::<usize>() * channels;
         if channels > CHANNELS || terms.products > MOST || terms.products + WORTH > definition {
             return None;
@@ -548,8 +554,8 @@ impl Winograd {
             _ => return None,
         };
         let (run, passes, transform, lanes) = kernels;
-        let of_kernel = Transforms::of(level).kernel;
-        Some(Winograd { width: kernel[1], channels, terms, lanes, run, passes, transform, of_kernel })
+        let of_kernel = WinogradTransforms::of(level).kernel;
+        Some(WinogradWindows { width: kernel[1], channels, terms, lanes, run, passes, transform, of_kernel })
     }
 
     /// Bytes of the transformed input of some windows and of their sums.
@@ -586,7 +592,7 @@ impl Winograd {
                         // SAFETY: the panel has the tap; a vector has at most 16 lanes.
                         unsafe { std::ptr::copy_nonoverlapping(from, taps[3 * i + j].as_mut_ptr(), lanes) };
                     }
-                    let w = Window {
+                    let w = FilterTransforms {
                         taps: taps.as_mut_ptr().cast(),
                         tap: 16,
                         row: 16,
@@ -617,7 +623,7 @@ impl Winograd {
     /// [`part_bytes`](Winograd::part_bytes); there are at most [`most`](Winograd::most) windows.
     pub unsafe fn row(&self, x: *const f32, down: usize, windows: usize, to: *mut f32) {
         let channels = self.channels;
-        let r = InputRows {
+        let r = InputTransformArgs {
             x,
             seen: (2 * windows + self.width - 1) * channels,
             count: (2 * windows + self.terms.beyond) * channels,
@@ -634,8 +640,8 @@ impl Winograd {
     ///
     /// # Safety Results are those of [`Windows`]. `input` was written by [`row`](Winograd::row) and has room for the
     /// sums behind it, `kernel` was written by [`kernel`](Winograd::kernel).
-    pub unsafe fn windows(&self, windows: &Windows, kernel: *const f32, input: *mut f32) {
-        let call = Transformed {
+    pub unsafe fn windows(&self, windows: &WindowRowArgs, kernel: *const f32, input: *mut f32) {
+        let call = TransformedArgs {
             windows,
             channels: self.channels,
             passes: &self.terms.passes,

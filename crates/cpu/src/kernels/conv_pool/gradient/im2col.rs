@@ -6,8 +6,8 @@
 //! array, or computed on the way as a product with a short K, for one window of a few images at a time, so that they
 //! never leave L1.
 
-use crate::kernel::padded_input::{Padded, offsets};
-use crate::select::Accepted;
+use crate::kernel::padded_input::{PaddedConvInput, offsets};
+use crate::select::SelectResult;
 use crate::simd::level::Level;
 use systole_compile::{Step, UnpooledGradient};
 use systole_ir::DType;
@@ -71,7 +71,7 @@ mod x86 {
 
     /// Gradients of one window: `N` vectors for each image.
     #[repr(align(64))]
-    struct Near<const N: usize>([[[MaybeUninit<f32>; 16]; N]; AT_A_TIME]);
+    struct WindowGradients<const N: usize>([[[MaybeUninit<f32>; 16]; N]; AT_A_TIME]);
 
     /// `sum + g * patch[indices]`, lane by lane.
     ///
@@ -114,7 +114,7 @@ mod x86 {
     /// `from` on.
     #[allow(clippy::needless_range_loop)] // As for `sums`.
     #[inline(always)]
-    unsafe fn make<const N: usize>(c: &Im2colArgs, from: usize, at: usize, near: &mut Near<N>) {
+    unsafe fn make<const N: usize>(c: &Im2colArgs, from: usize, at: usize, near: &mut WindowGradients<N>) {
         // SAFETY: as for `sums`.
         unsafe {
             let zero = _mm512_setzero_ps();
@@ -157,7 +157,7 @@ mod x86 {
             let zero = _mm512_setzero_ps();
             let bases = _mm512_castsi512_ps(_mm512_broadcast_i32x4(_mm_loadu_si128(c.bases.cast())));
             let (mut acc, mut bias) = ([[zero; N]; K], [zero; N]);
-            let mut near = Near([[[const { MaybeUninit::uninit() }; 16]; N]; AT_A_TIME]);
+            let mut near = WindowGradients([[[const { MaybeUninit::uninit() }; 16]; N]; AT_A_TIME]);
             let mut from = 0;
             while from < c.images {
                 // Hides the trip count: the compiler would unroll the loop over images and move their permutations to
@@ -252,7 +252,7 @@ pub struct Im2col {
 
 /// The pooled gradient: an array of one image, or a product for several images.
 #[derive(Clone, Copy)]
-pub struct Gradients {
+pub struct PooledGradients {
     /// The array at the first window of the image; or the product's right operand, and elements from one k to the next.
     pub dy: *const f32,
     pub term: usize,
@@ -263,7 +263,7 @@ pub struct Gradients {
 }
 
 /// Why there is no microkernel for patches of so many elements, pooling windows of so many, and so many taps.
-fn fits(patch: usize, window: usize, taps: usize) -> Accepted<()> {
+fn fits(patch: usize, window: usize, taps: usize) -> SelectResult<()> {
     if patch > MOST_ELEMENTS {
         return Err("the taps of a window read more than 64 elements".into());
     }
@@ -280,7 +280,12 @@ fn fits(patch: usize, window: usize, taps: usize) -> Accepted<()> {
 
 impl Im2col {
     /// The layout of a step, or why it does not take it.
-    pub fn new(g: &UnpooledGradient, step: &Step, input: &Padded, level: Level) -> Accepted<Im2col> {
+    pub fn new(
+        g: &UnpooledGradient,
+        step: &Step,
+        input: &PaddedConvInput,
+        level: Level,
+    ) -> SelectResult<Im2col> {
         let (x, argmax, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         if step.input_types[2].dtype != DType::F32 {
             return Err("its gradients are not f32".into());
@@ -390,7 +395,7 @@ impl Im2col {
         tables: *const f32,
         (argmax, images): (*const u8, usize),
         windows: std::ops::Range<usize>,
-        gradients: Gradients,
+        gradients: PooledGradients,
         (sum, filters): (*mut f32, usize),
     ) {
         let kernels = &self.kernels[usize::from(!gradients.factors.is_null())];

@@ -16,17 +16,17 @@ mod zero_products;
 
 use crate::kernel::convert::convert;
 use crate::kernel::gemm_dims::roles;
-use crate::kernel::padded_input::{Padded, offsets};
-use crate::kernel::partial_sums::{Finish, sum_parts};
+use crate::kernel::padded_input::{PaddedConvInput, offsets};
+use crate::kernel::partial_sums::{SumStore, sum_parts};
 use crate::kernel::skinny_gemm::FewRows;
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::conv_pool::finite_bounds::Magnitude;
-use crate::kernels::conv_pool::gradient::im2col::{Gradients, Im2col, LANES};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
+use crate::kernels::conv_pool::finite_bounds::MaxMagnitudeF32;
+use crate::kernels::conv_pool::gradient::im2col::{Im2col, LANES, PooledGradients};
 use crate::kernels::conv_pool::gradient::zero_products::ZeroProducts;
-use crate::select::{Accepted, Problem};
-use crate::simd::level::{Isa, Level, Tile, TileFn, by_level};
+use crate::select::{Problem, SelectResult};
+use crate::simd::level::{Isa, Level, TileFn, TileLoop, by_level};
 use crate::simd::loops::{lanes, lanes_mut, narrow, widen};
-use crate::simd::narrow_floats::{BF16, F16, F32, Format, Halves};
+use crate::simd::narrow_floats::{BF16, F16, F32, NarrowFloats, NarrowFormat};
 use crate::simd::vector::Portable32;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,7 @@ const IM2COL_ELEMENTS: usize = 256;
 ///
 /// # Safety
 /// As for [`Halves`].
-unsafe trait Lookup: Halves {
+unsafe trait ArgmaxLookup: NarrowFloats {
     /// The argmax of each lane.
     type Argmax: Copy;
     unsafe fn load_argmax(p: *const u8) -> Self::Argmax;
@@ -59,7 +59,7 @@ unsafe trait Lookup: Halves {
 }
 
 // SAFETY: no instructions beyond the baseline.
-unsafe impl Lookup for Portable32 {
+unsafe impl ArgmaxLookup for Portable32 {
     type Argmax = [u8; 4];
     #[inline(always)]
     unsafe fn load_argmax(p: *const u8) -> [u8; 4] {
@@ -79,13 +79,13 @@ unsafe impl Lookup for Portable32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use crate::kernels::conv_pool::gradient::Lookup;
+    use crate::kernels::conv_pool::gradient::ArgmaxLookup;
     use crate::simd::vector::x86::{V8x32, V16x32};
     use std::arch::x86_64::*;
     use systole_compile::DEAD;
 
     // SAFETY: callers use it only at levels with these instructions.
-    unsafe impl Lookup for V16x32 {
+    unsafe impl ArgmaxLookup for V16x32 {
         type Argmax = __m512i;
         #[inline(always)]
         unsafe fn load_argmax(p: *const u8) -> __m512i {
@@ -114,7 +114,7 @@ mod x86 {
     }
 
     // SAFETY: as for `V16x32`.
-    unsafe impl Lookup for V8x32 {
+    unsafe impl ArgmaxLookup for V8x32 {
         type Argmax = __m256i;
         #[inline(always)]
         unsafe fn load_argmax(p: *const u8) -> __m256i {
@@ -146,7 +146,7 @@ mod x86 {
 }
 
 /// The arguments of a microkernel: sums over windows of an image, for a few taps and one or two vectors of filters.
-struct Sums {
+struct WindowSumArgs {
     /// The image's table.
     table: *const f32,
     /// Offset of each window in the table, in words, and the number of windows.
@@ -171,7 +171,9 @@ struct Sums {
 /// format of the gradients.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
 #[inline(always)]
-unsafe fn sums<V: Lookup, const P: usize, const F: Format, const K: usize, const N: usize>(s: &Sums) {
+unsafe fn sums<V: ArgmaxLookup, const P: usize, const F: NarrowFormat, const K: usize, const N: usize>(
+    s: &WindowSumArgs,
+) {
     // SAFETY: the caller's table and arrays have the windows, `K` taps and `N` vectors; the level is available.
     unsafe {
         let zero = V::splat(0.0);
@@ -219,7 +221,7 @@ unsafe fn sums<V: Lookup, const P: usize, const F: Format, const K: usize, const
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn pair_of_windows(
-    s: &Sums,
+    s: &WindowSumArgs,
     at: usize,
     both: bool,
 ) -> (std::arch::x86_64::__m512i, std::arch::x86_64::__m512i) {
@@ -253,7 +255,7 @@ unsafe fn pair_of_windows(
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::needless_range_loop)] // As above.
 #[inline(always)]
-unsafe fn pair_sums<const K: usize, const N: usize>(s: &Sums) {
+unsafe fn pair_sums<const K: usize, const N: usize>(s: &WindowSumArgs) {
     use std::arch::x86_64::*;
     // SAFETY: as for `sums`; gradients are bf16, and the table was filled by `Pairs`.
     unsafe {
@@ -305,13 +307,13 @@ unsafe fn pair_sums<const K: usize, const N: usize>(s: &Sums) {
     }
 }
 
-/// A microkernel for a number of taps, at most [`Shape::taps`].
-type SumKernel = unsafe fn(usize, &Sums);
+/// A microkernel for a number of taps, at most [`SumKernels::taps`].
+type SumKernel = unsafe fn(usize, &WindowSumArgs);
 
 macro_rules! kernels {
     ($name:ident, $v:ty, $n:literal, [$($k:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name<const P: usize, const F: Format>(taps: usize, s: &Sums) {
+        unsafe fn $name<const P: usize, const F: NarrowFormat>(taps: usize, s: &WindowSumArgs) {
             match taps {
                 // SAFETY: the caller's promises are those of `sums`.
                 $($k => unsafe { sums::<$v, P, F, $k, $n>(s) },)*
@@ -331,7 +333,7 @@ kernels!(avx512x2, V16x32, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx512bw,av
 macro_rules! pair_kernels {
     ($name:ident, $n:literal, [$($k:literal)*]) => {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-        unsafe fn $name(taps: usize, s: &Sums) {
+        unsafe fn $name(taps: usize, s: &WindowSumArgs) {
             match taps {
                 // SAFETY: the caller's promises are those of `pair_sums`.
                 $($k => unsafe { pair_sums::<$k, $n>(s) },)*
@@ -347,7 +349,7 @@ pair_kernels!(pairs_x2, 2, [1 2 3 4 5 6 7 8 9 10 11 12]);
 
 /// The microkernels of a level.
 #[derive(Clone, Copy)]
-struct Shape {
+struct SumKernels {
     /// For one vector of filters.
     one: SumKernel,
     /// For several, and how many these are.
@@ -358,18 +360,18 @@ struct Shape {
     taps: usize,
 }
 
-fn shape<const P: usize, const F: Format>(level: Level) -> Shape {
-    let single = |one: SumKernel, lanes, taps| Shape { one, more: (one, 1), lanes, taps };
+fn shape<const P: usize, const F: NarrowFormat>(level: Level) -> SumKernels {
+    let single = |one: SumKernel, lanes, taps| SumKernels { one, more: (one, 1), lanes, taps };
     by_level!(
         level,
-        Shape { more: (avx512x2::<P, F>, 2), ..single(avx512x1::<P, F>, 16, 12) },
+        SumKernels { more: (avx512x2::<P, F>, 2), ..single(avx512x1::<P, F>, 16, 12) },
         single(avx2::<P, F>, 8, 10),
         single(portable::<P, F>, 4, 5)
     )
 }
 
 /// [`shape`] for table entries of `entry` elements and gradients of type `dtype`.
-fn shape_of(entry: usize, dtype: DType, level: Level) -> Shape {
+fn shape_of(entry: usize, dtype: DType, level: Level) -> SumKernels {
     match (entry, dtype) {
         (4, DType::F32) => shape::<4, F32>(level),
         (4, DType::F16) => shape::<4, F16>(level),
@@ -382,8 +384,8 @@ fn shape_of(entry: usize, dtype: DType, level: Level) -> Shape {
 
 /// The same with the microkernels for pairs of windows.
 #[cfg(target_arch = "x86_64")]
-fn shape_of_pairs(shape: Shape) -> Shape {
-    Shape { one: pairs_x1, more: (pairs_x2, 2), ..shape }
+fn shape_of_pairs(shape: SumKernels) -> SumKernels {
+    SumKernels { one: pairs_x1, more: (pairs_x2, 2), ..shape }
 }
 
 /// No other architecture has the level.
@@ -393,7 +395,7 @@ fn shape_of_pairs(shape: Shape) -> Shape {
 }
 
 /// The fused gradient of a step.
-pub fn fused_gradient<'a>(p: &Problem<'a>) -> Accepted<&'a UnpooledGradient> {
+pub fn fused_gradient<'a>(p: &Problem<'a>) -> SelectResult<&'a UnpooledGradient> {
     match &p.step.kernel {
         Plan::UnpooledGradient(g) => Ok(g),
         _ => Err("it is no gradient of a pooled convolution".into()),
@@ -401,7 +403,7 @@ pub fn fused_gradient<'a>(p: &Problem<'a>) -> Accepted<&'a UnpooledGradient> {
 }
 
 /// The product that computes `dy`, where the step has its two operands instead of an array.
-pub fn product_of(g: &UnpooledGradient, step: &Step, level: Level) -> Accepted<Option<FewRows>> {
+pub fn product_of(g: &UnpooledGradient, step: &Step, level: Level) -> SelectResult<Option<FewRows>> {
     let [left, right] = &step.input_types[2..] else { return Ok(None) };
     if !g.product {
         return Ok(None);
@@ -414,7 +416,7 @@ pub fn product_of(g: &UnpooledGradient, step: &Step, level: Level) -> Accepted<O
 
 /// How windows are summed, one for each candidate.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Method {
+pub enum SumMethod {
     /// im2col in registers: [`Im2col`].
     Im2col,
     /// Look-ups in tables of bf16, two adjacent windows at a time.
@@ -425,8 +427,8 @@ pub enum Method {
 
 /// Fills `n` table entries `[f32; 4]` at `dst`: of an image at `a`, the elements at these four offsets (`b`, `usize`)
 /// from each element.
-struct Fours;
-impl Tile for Fours {
+struct FillTableF32;
+impl TileLoop for FillTableF32 {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
         // SAFETY: the arguments are those of the type's comment; the image has `n` elements from each offset on.
@@ -446,8 +448,8 @@ impl Tile for Fours {
 /// Fills `n` table entries of eight bf16 at `dst`: of an image of bf16 widened to f32 at `a`, the elements at four
 /// offsets (`b`, `usize`) from each element, then the same for the window that begins as many elements further on as
 /// the fifth number at `b` says; zeros where the image ends before that.
-struct Pairs;
-impl Tile for Pairs {
+struct FillTableBf16Pairs;
+impl TileLoop for FillTableBf16Pairs {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
         // SAFETY: as for `Fours`; second windows are read only where they lie inside the image.
@@ -473,20 +475,25 @@ impl Tile for Pairs {
 }
 
 /// The microkernels of a method and what fills their tables, or why there are none.
-fn microkernels(method: Method, entry: usize, dtype: DType, level: Level) -> Accepted<(Shape, TileFn)> {
+fn microkernels(
+    method: SumMethod,
+    entry: usize,
+    dtype: DType,
+    level: Level,
+) -> SelectResult<(SumKernels, TileFn)> {
     let shape = shape_of(entry, dtype, level);
     match method {
-        Method::Bf16Pairs if dtype != DType::BF16 => Err("its gradients are not bf16".into()),
-        Method::Bf16Pairs if entry != 4 => Err("its windows have more than 4 elements".into()),
-        Method::Bf16Pairs => Ok((shape_of_pairs(shape), level.tile::<Pairs>())),
-        _ => Ok((shape, level.tile::<Fours>())),
+        SumMethod::Bf16Pairs if dtype != DType::BF16 => Err("its gradients are not bf16".into()),
+        SumMethod::Bf16Pairs if entry != 4 => Err("its windows have more than 4 elements".into()),
+        SumMethod::Bf16Pairs => Ok((shape_of_pairs(shape), level.tile::<FillTableBf16Pairs>())),
+        _ => Ok((shape, level.tile::<FillTableF32>())),
     }
 }
 
 /// The gradient of a pooled convolution's kernel and bias on vectors. Operands and results are those of
 /// [`UnpooledGradient`].
 pub struct ConvPoolGradient {
-    input: Padded,
+    input: PaddedConvInput,
     dtype: DType,
     level: Level,
     batch: usize,
@@ -511,7 +518,7 @@ pub struct ConvPoolGradient {
     features: usize,
     /// Features rounded up to whole vectors.
     padded: usize,
-    shape: Shape,
+    shape: SumKernels,
     /// Types of the results: the kernel's gradient and, perhaps, the bias's.
     to: Vec<DType>,
     images_per_part: usize,
@@ -528,7 +535,7 @@ pub struct ConvPoolGradient {
 }
 
 /// The operands as all parts share them.
-struct Given<'a> {
+struct GradientOperands<'a> {
     x: *const f32,
     argmax: *const u8,
     /// The pooled gradient, or the product's right operand.
@@ -562,21 +569,22 @@ fn portions(
 }
 
 impl ConvPoolGradient {
-    pub fn new(p: &Problem<'_>, method: Method) -> Accepted<ConvPoolGradient> {
+    pub fn new(p: &Problem<'_>, method: SumMethod) -> SelectResult<ConvPoolGradient> {
         let g = fused_gradient(p)?;
         let (step, level) = (p.step, p.target.level.vectors());
         let (x, argmax, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         let dtype = step.input_types[2].dtype;
         let product = product_of(g, step, level)?.map(|product| product.with_pairs(p.target.level));
         let c = &g.conv;
-        let input = Padded::new(x, &c.padding, &c.lhs_dilation);
+        let input = PaddedConvInput::new(x, &c.padding, &c.lhs_dilation);
         let input = input.ok_or("its padding crops more than there is")?;
         let (channels, features) = (x.shape[3], argmax.shape[3]);
         // Elements of the image from one pixel of the convolution's result to the next.
         let pixel = [0, 1].map(|i| input.strides[i] * c.rhs_dilation[i]);
         let entry = if g.unpool.window[0] * g.unpool.window[1] <= 4 { 4 } else { 16 };
         let (shape, fill) = microkernels(method, entry, dtype, level)?;
-        let im2col = (method == Method::Im2col).then(|| Im2col::new(g, step, &input, level)).transpose()?;
+        let im2col =
+            (method == SumMethod::Im2col).then(|| Im2col::new(g, step, &input, level)).transpose()?;
         let in_table = |all: Vec<usize>| all.into_iter().map(|at| at * entry).collect::<Vec<usize>>();
         let taps = [0, 1].map(|i| (dk.shape[i], input.strides[i] * c.strides[i]));
         let taps = in_table(offsets(taps.into_iter().chain([(channels, 1)])));
@@ -605,7 +613,7 @@ impl ConvPoolGradient {
             product,
             im2col,
             strip,
-            magnitude: level.tile::<Magnitude>(),
+            magnitude: level.tile::<MaxMagnitudeF32>(),
             zeros: ZeroProducts::new(g, argmax, dk, (input.image, input.strides[0], channels)),
             input,
         })
@@ -696,7 +704,7 @@ impl ConvPoolGradient {
             let dy = dy.cast::<f32>().wrapping_sub(windows.start * self.features);
             let argmax = argmax.wrapping_sub(windows.start * self.features);
             let (factors, factor_term, terms, term) = (std::ptr::null(), 0, 0, 0);
-            let gradients = Gradients { dy, term, factors, factor_term, terms };
+            let gradients = PooledGradients { dy, term, factors, factor_term, terms };
             // SAFETY: by the caller's promise; the features are whole vectors, as `Im2col::new` has checked.
             unsafe { im2col.sums(table, (argmax, 1), windows.clone(), gradients, (sum, self.features)) };
             return;
@@ -707,7 +715,7 @@ impl ConvPoolGradient {
             for vector in (0..vectors).step_by(most) {
                 let j = vector * self.shape.lanes;
                 let run = if vector + most <= vectors { more } else { self.shape.one };
-                let s = Sums {
+                let s = WindowSumArgs {
                     table,
                     windows: self.windows[windows.start..].as_ptr(),
                     count: windows.len(),
@@ -770,7 +778,7 @@ impl ConvPoolGradient {
     }
 
     /// Sums over the images of one part.
-    unsafe fn part(&self, part: usize, given: &Given<'_>, sum: *mut f32) {
+    unsafe fn part(&self, part: usize, given: &GradientOperands<'_>, sum: *mut f32) {
         let (count, f, size) = (self.windows.len(), self.features, self.dtype.size());
         let images = part * self.images_per_part..((part + 1) * self.images_per_part).min(self.batch);
         let [tables, made, packed] = self.part_bytes();
@@ -792,7 +800,7 @@ impl ConvPoolGradient {
                             im2col.fill(given.x.add(image * self.image), tables.add(nth * self.table()));
                         }
                         let (terms, between, term) = product.terms();
-                        let gradients = Gradients {
+                        let gradients = PooledGradients {
                             dy: given.dy.cast(),
                             term,
                             factors: given.left.add(images.start * LANES),
@@ -853,7 +861,7 @@ impl Kernel for ConvPoolGradient {
         self.wide_bytes() + self.input.bytes() + (self.parts() + 1) * self.sums() * 4 + 64 + left
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let (wide, padded) = (self.wide_bytes(), self.input.bytes());
         // SAFETY: scratch is laid out as `scratch()` counts it; operands and results have the shapes of `new`.
         unsafe {
@@ -884,12 +892,12 @@ impl Kernel for ConvPoolGradient {
             let is_odd = AtomicBool::new(false);
             let body = |part: usize| {
                 let (x, argmax) = (xp.elem(0), argmax.at(0));
-                let given = Given { x, argmax, dy: dy.at(0), left: left.elem(0), is_odd: &is_odd };
+                let given = GradientOperands { x, argmax, dy: dy.at(0), left: left.elem(0), is_odd: &is_odd };
                 self.part(part, &given, sp.elem::<f32>(part * self.sums()));
             };
             let products = (self.batch * self.windows.len() * self.padded) as f64 * self.taps.len() as f64;
             cx.team.run_with(self.parts(), products / 16.0, cx.flush, &body);
-            sum_parts(cx, sums.cast(), self.parts(), self.sums(), whole.cast(), Finish::Copy);
+            sum_parts(cx, sums.cast(), self.parts(), self.sums(), whole.cast(), SumStore::Copy);
             if is_odd.load(Ordering::Relaxed) {
                 self.add_zeros(x.cast(), io.inputs[1], whole);
             }

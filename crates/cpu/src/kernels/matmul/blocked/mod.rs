@@ -2,7 +2,7 @@
 //! microkernels.
 //!
 //! Loop nest, outermost first: parts of rows (MC), of columns (NC) and of K blocks, which bound packed memory
-//! ([`Blocked::plan`]); groups of B columns; K blocks (KC); row panels of A; register tiles. The group's B micro-panels
+//! ([`BlockedGemm::plan`]); groups of B columns; K blocks (KC); row panels of A; register tiles. The group's B micro-panels
 //! of one K block stay in L2 while A micro-panels stream past them.
 //!
 //! A is read unpacked where that costs little: few columns use it, or its cache lines of one tile fit L1 in place. B is
@@ -23,9 +23,11 @@ pub mod element_types;
 mod integers;
 
 use crate::kernel::copy::{BoxCopy, Dim};
-use crate::kernel::gemm_dims::{Epilogue, Roles, count, joint_stride, offsets};
-use crate::kernel::{Cx, Io, Kernel, OutputBlock, Ptr, Side, TakeBlock, with_scratch};
-use crate::simd::gemm::{CHAIN, Configured, Element, Left, Shape, Tile, UNROLLED, WIDEST};
+use crate::kernel::gemm_dims::{Epilogue, OperandDims, count, joint_stride, offsets};
+use crate::kernel::{EpilogueFn, GemmSide, Io, Kernel, KernelContext, OutputBlock, Ptr, with_scratch};
+use crate::simd::gemm::{
+    CHAIN, GemmElement, GemmTile, LhsLayout, MicrokernelShape, TileConfigGuard, UNROLLED, WIDEST,
+};
 use crate::simd::level::TileFn;
 use crate::simd::pack::{PackFn, PanelArgs};
 use smallvec::SmallVec;
@@ -66,7 +68,7 @@ const PACK_NS: f64 = 0.25;
 
 /// A or B as a strided matrix: `[batch, M or N, K]`. It is first copied if M, N or K is several dimensions that no
 /// single stride walks. "Lane" is the dimension that is not reduced: a row of A, a column of B.
-struct Operand<T> {
+struct GemmOperand<T> {
     /// Strides in bytes: between lanes (along M or N), and along K.
     lane_stride: usize,
     k_stride: usize,
@@ -79,12 +81,12 @@ struct Operand<T> {
     direct: bool,
 }
 
-impl<T> Operand<T> {
-    fn new(r: &Roles, size: usize, pack: PackFn<T>) -> Operand<T> {
+impl<T> GemmOperand<T> {
+    fn new(r: &OperandDims, size: usize, pack: PackFn<T>) -> GemmOperand<T> {
         let (lanes, k) = (count(&r.free), count(&r.inner));
         if let (Some(free), Some(inner)) = (joint_stride(&r.free), joint_stride(&r.inner)) {
             let batch = offsets(&r.batch).into_iter().map(|at| at * size).collect();
-            return Operand {
+            return GemmOperand {
                 lane_stride: free * size,
                 k_stride: inner * size,
                 batch,
@@ -107,7 +109,7 @@ impl<T> Operand<T> {
         let batch = (0..count(&r.batch)).map(|b| b * lanes * k * size).collect();
         let repack = Some((BoxCopy::new(size, &dims, 0, 0), (stride as usize * size).next_multiple_of(64)));
         let (lane_stride, k_stride) = if by_lanes { (size, lanes * size) } else { (k * size, size) };
-        Operand { lane_stride, k_stride, batch, repack, pack, direct: false }
+        GemmOperand { lane_stride, k_stride, batch, repack, pack, direct: false }
     }
 
     /// Whether A is contiguous along M, as a packed panel is, and one cache line for each k fits L1 together.
@@ -128,7 +130,7 @@ fn l1_sets(stride: usize) -> usize {
 
 /// Conversion between f32 sums and stored results of a narrower type.
 #[derive(Clone, Copy)]
-pub struct Rounding {
+pub struct SumRounding {
     /// f32 to the stored type, and back.
     pub narrow: TileFn,
     pub widen: TileFn,
@@ -140,7 +142,7 @@ pub struct Rounding {
 type Correction<T> = (T, fn(T) -> T);
 
 /// Element types of a GEMM: how operands are packed, and how sums are stored.
-pub struct Types<T: 'static> {
+pub struct GemmTypes<T: 'static> {
     /// Bytes of an element of A and B as stored.
     pub size: usize,
     /// Reduction elements of one k-step (VNNI group).
@@ -149,15 +151,15 @@ pub struct Types<T: 'static> {
     pub pack_right: PackFn<T>,
     /// Whether microkernels can read A and B as stored, without conversion.
     pub plain: bool,
-    pub round: Option<Rounding>,
+    pub round: Option<SumRounding>,
     /// Where packing adds a zero point to A (i8 packed as u8): compensation from the column sums of B.
     pub correction: Option<Correction<T>>,
-    pub abilities: Abilities,
+    pub abilities: GemmFeatures,
 }
 
 /// Optional features of a GEMM. Element types for which no program asks for them leave them out.
 #[derive(Clone, Copy)]
-pub struct Abilities {
+pub struct GemmFeatures {
     /// `C += A · B` (beta = 1).
     pub accumulate: bool,
     /// Packing B once for many calls.
@@ -166,15 +168,15 @@ pub struct Abilities {
     pub hand_over: bool,
 }
 
-impl Abilities {
-    pub const ALL: Abilities = Abilities { accumulate: true, keep: true, hand_over: true };
-    pub const NONE: Abilities = Abilities { accumulate: false, keep: false, hand_over: false };
+impl GemmFeatures {
+    pub const ALL: GemmFeatures = GemmFeatures { accumulate: true, keep: true, hand_over: true };
+    pub const NONE: GemmFeatures = GemmFeatures { accumulate: false, keep: false, hand_over: false };
 }
 
 /// A GEMM `[M, K] · [K, N]`, or a batch of them, with its blocking.
-pub struct Blocked<T: 'static> {
-    a: Operand<T>,
-    b: Operand<T>,
+pub struct BlockedGemm<T: 'static> {
+    a: GemmOperand<T>,
+    b: GemmOperand<T>,
     m: usize,
     n: usize,
     /// K in reduction elements, and in k-steps (padded to whole groups and to the microkernel's unit).
@@ -182,20 +184,20 @@ pub struct Blocked<T: 'static> {
     k_steps: usize,
     /// Rows that an A micro-panel has room for.
     height: usize,
-    shape: Shape<T>,
-    types: Types<T>,
+    shape: MicrokernelShape<T>,
+    types: GemmTypes<T>,
     epilogue: Epilogue,
     /// Whether complete sums go to an epilogue instead of C.
     hands_over: bool,
     /// Whether B, and the epilogue's arrays, have panel layout `[N / columns, rows, columns]`, `columns` of a register
     /// tile.
     panel_layout: [bool; 2],
-    plan: Plan,
+    plan: BlockingPlan,
 }
 
 /// Blocking, as counts: each dimension is divided into that many ranges of nearly equal length.
 #[derive(Clone, Copy)]
-struct Plan {
+struct BlockingPlan {
     /// Row panels of A: M is divided into tiles of at most MR rows.
     panels: usize,
     /// K blocks of about KC k-steps.
@@ -222,7 +224,7 @@ fn even_by(unit: usize, n: usize, parts: usize, i: usize) -> Range<usize> {
 }
 
 /// One part: the ranges of M, N and K that are packed at a time.
-struct Chunk {
+struct GemmPart {
     panels: Range<usize>,
     columns: Range<usize>,
     blocks: Range<usize>,
@@ -233,7 +235,7 @@ struct Chunk {
 
 /// Addresses of one matrix product of the batch.
 #[derive(Clone, Copy)]
-struct At<'a> {
+struct GemmAddresses<'a> {
     a: Ptr,
     b: Ptr,
     c: Ptr,
@@ -246,22 +248,28 @@ struct At<'a> {
     kept: bool,
     /// Index in the batch.
     batch: usize,
-    finish: Option<TakeBlock<'a>>,
+    finish: Option<EpilogueFn<'a>>,
 }
 
-impl<T: Element> Blocked<T> {
+impl<T: GemmElement> BlockedGemm<T> {
     /// The GEMM of `ra` (A) and `rb` (B); `shape` is the microkernel.
-    pub fn new(ra: &Roles, rb: &Roles, shape: Shape<T>, types: Types<T>, epilogue: Epilogue) -> Blocked<T> {
+    pub fn new(
+        ra: &OperandDims,
+        rb: &OperandDims,
+        shape: MicrokernelShape<T>,
+        types: GemmTypes<T>,
+        epilogue: Epilogue,
+    ) -> BlockedGemm<T> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
-        let mut a = Operand::new(ra, types.size, types.pack_left);
-        let mut b = Operand::new(rb, types.size, types.pack_right);
+        let mut a = GemmOperand::new(ra, types.size, types.pack_left);
+        let mut b = GemmOperand::new(rb, types.size, types.pack_right);
         // Packing pays where several tiles use an element.
         let in_place =
             a.m_contiguous_in_l1(k) || m.max(n) <= UNPACKED_MN && a.k_contiguous_in_l1(shape.rows());
         a.direct = types.plain && (n <= 2 * shape.columns || in_place);
         b.direct = types.plain && (n == 1 || b.lane_stride == types.size) && m <= 3 * shape.rows();
         let k_steps = k.div_ceil(types.group).next_multiple_of(shape.unit);
-        let mut p = Blocked {
+        let mut p = BlockedGemm {
             a,
             b,
             m,
@@ -274,7 +282,7 @@ impl<T: Element> Blocked<T> {
             epilogue,
             hands_over: false,
             panel_layout: [false; 2],
-            plan: Plan {
+            plan: BlockingPlan {
                 panels: 0,
                 blocks: 0,
                 row_parts: 1,
@@ -298,7 +306,7 @@ impl<T: Element> Blocked<T> {
         self.types.round.is_some() || self.hands_over
     }
 
-    fn plan(&self) -> Plan {
+    fn plan(&self) -> BlockingPlan {
         let panels = self.m.div_ceil(self.shape.rows()).max(1);
         let tiles = panels * self.n.div_ceil(self.shape.columns).max(1);
         // Small C: shorter K blocks, so that split-K has work for several tasks.
@@ -320,7 +328,7 @@ impl<T: Element> Blocked<T> {
         // Small C and long K: split-K is the only parallelism.
         let few = tiles < TASKS && block_parts == 1 && self.batches() == 1 && self.types.correction.is_none();
         let splits = if few && !self.hands_over { (TASKS / tiles).min(blocks / 2).max(1) } else { 1 };
-        Plan {
+        BlockingPlan {
             panels,
             blocks,
             row_parts,
@@ -398,9 +406,9 @@ impl<T: Element> Blocked<T> {
 
     unsafe fn run_to(
         &self,
-        cx: &Cx<'_>,
+        cx: &KernelContext<'_>,
         io: [*const u8; 3],
-        (c, finish): (*mut u8, Option<TakeBlock<'_>>),
+        (c, finish): (*mut u8, Option<EpilogueFn<'_>>),
         scratch: *mut u8,
         kept: *const u8,
     ) {
@@ -421,7 +429,7 @@ impl<T: Element> Blocked<T> {
         let (kept_right, kept) = (Ptr::of(kept), !kept.is_null());
         let one = |batch: usize, scratch: *mut u8| {
             let [packed_a, packed_b, _] = self.scratch_parts().map(|n| n * size_of::<T>());
-            let at = At {
+            let at = GemmAddresses {
                 a: Ptr(a.at(self.a.batch[batch])),
                 b: Ptr(b.at(self.b.batch[batch])),
                 c: Ptr(c.at(batch * self.m * self.n * size)),
@@ -453,12 +461,12 @@ impl<T: Element> Blocked<T> {
     }
 
     /// One product of the batch, part by part.
-    unsafe fn one(&self, cx: &Cx<'_>, at: &At<'_>) {
+    unsafe fn one(&self, cx: &KernelContext<'_>, at: &GemmAddresses<'_>) {
         let p = &self.plan;
         for i in 0..p.row_parts {
             for j in 0..p.column_parts {
                 for l in 0..p.block_parts {
-                    let part = Chunk {
+                    let part = GemmPart {
                         panels: even(p.panels, p.row_parts, i),
                         columns: even_by(self.shape.columns, self.n, p.column_parts, j),
                         blocks: even(p.blocks, p.block_parts, l),
@@ -480,7 +488,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Packs the A and B panels of a part that are not packed yet.
-    unsafe fn pack(&self, cx: &Cx<'_>, at: &At<'_>, part: &Chunk) {
+    unsafe fn pack(&self, cx: &KernelContext<'_>, at: &GemmAddresses<'_>, part: &GemmPart) {
         let row_tasks =
             if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS_PER_TASK) };
         let no_right = self.b.direct || self.plan.by_columns || at.kept || part.right_ready;
@@ -511,7 +519,7 @@ impl<T: Element> Blocked<T> {
         cx.team.run_with(part.blocks.len() * per_block, (lanes * k_steps) as f64 * PACK_NS, cx.flush, &body);
     }
 
-    unsafe fn pack_left(&self, at: &At<'_>, part: &Chunk, block: usize, panels: Range<usize>) {
+    unsafe fn pack_left(&self, at: &GemmAddresses<'_>, part: &GemmPart, block: usize, panels: Range<usize>) {
         let panel = |p: usize| {
             let rows = self.row(p)..self.row(p + 1);
             let to = self.left_panel(at, part, block, p).cast_mut();
@@ -523,7 +531,13 @@ impl<T: Element> Blocked<T> {
         unsafe { (self.a.pack)(&panels) };
     }
 
-    unsafe fn pack_right(&self, at: &At<'_>, part: &Chunk, block: usize, columns: Range<usize>) {
+    unsafe fn pack_right(
+        &self,
+        at: &GemmAddresses<'_>,
+        part: &GemmPart,
+        block: usize,
+        columns: Range<usize>,
+    ) {
         let panel = |j: usize| {
             let columns = j..(j + self.shape.columns).min(columns.end);
             let fill = self.shape.width(columns.len());
@@ -539,7 +553,7 @@ impl<T: Element> Blocked<T> {
     /// Arguments that pack some lanes (rows of A, columns of B) of one K block, zero-padded to `fill` lanes.
     fn panel(
         &self,
-        o: &Operand<T>,
+        o: &GemmOperand<T>,
         from: Ptr,
         lanes: Range<usize>,
         fill: usize,
@@ -562,7 +576,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Address of an A micro-panel. Packed A: `[K blocks, row panels, k-steps, height]`.
-    fn left_panel(&self, at: &At<'_>, part: &Chunk, block: usize, panel: usize) -> *const T {
+    fn left_panel(&self, at: &GemmAddresses<'_>, part: &GemmPart, block: usize, panel: usize) -> *const T {
         let k_steps = self.k_start(block) - self.k_start(part.blocks.start);
         let of_block = self.k_start(block + 1) - self.k_start(block);
         let before = k_steps * part.panels.len() + (panel - part.panels.start) * of_block;
@@ -570,7 +584,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Address of the B micro-panel that begins at column `j`. Packed B: `[K blocks, column panels, k-steps, columns]`.
-    fn right_panel(&self, at: &At<'_>, part: &Chunk, block: usize, j: usize) -> *const T {
+    fn right_panel(&self, at: &GemmAddresses<'_>, part: &GemmPart, block: usize, j: usize) -> *const T {
         let columns = part.columns.len().next_multiple_of(self.shape.columns);
         let k_steps = self.k_start(block) - self.k_start(part.blocks.start);
         let of_block = self.k_start(block + 1) - self.k_start(block);
@@ -578,12 +592,12 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Whether each task packs the B columns that it uses.
-    fn packs(&self, at: &At<'_>) -> bool {
+    fn packs(&self, at: &GemmAddresses<'_>) -> bool {
         self.plan.by_columns && !self.b.direct && !at.kept
     }
 
     /// How a part's tiles are shared out: tasks along rows, tasks along columns, and columns of a task.
-    fn grid(&self, part: &Chunk) -> (usize, usize, usize) {
+    fn grid(&self, part: &GemmPart) -> (usize, usize, usize) {
         let (n, splits, group) = (part.columns.len(), self.plan.splits, self.group());
         // Few rows: each core's L2 gets its own part of B.
         if self.plan.by_columns {
@@ -604,7 +618,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Computes a part's tiles.
-    unsafe fn tiles(&self, cx: &Cx<'_>, at: &At<'_>, part: &Chunk) {
+    unsafe fn tiles(&self, cx: &KernelContext<'_>, at: &GemmAddresses<'_>, part: &GemmPart) {
         let (splits, n, own) = (self.plan.splits, part.columns.len(), self.plan.by_columns);
         let (row_tasks, column_tasks, width) = self.grid(part);
         let rows = self.row(part.panels.end) - self.row(part.panels.start);
@@ -623,7 +637,7 @@ impl<T: Element> Blocked<T> {
             } else {
                 j * width..((j + 1) * width).min(n)
             };
-            let job = Job {
+            let job = GemmTask {
                 panels: part.panels.start + panels.start..part.panels.start + panels.end,
                 columns: part.columns.start + columns.start..part.columns.start + columns.end,
                 blocks: if splits > 1 { even(self.plan.blocks, splits, split) } else { part.blocks.clone() },
@@ -636,23 +650,23 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Where a job's sums go after the last K block of a part: C, or scratch.
-    fn target(&self, at: &At<'_>, part: &Chunk, job: &Job) -> SumsAt<T> {
+    fn target(&self, at: &GemmAddresses<'_>, part: &GemmPart, job: &GemmTask) -> SumsLocation<T> {
         let (row, column) = (self.row(job.panels.start), job.columns.start);
         if self.plan.splits > 1 {
             let before = job.split * self.m * self.n;
-            return SumsAt::rows(at.sums.elem(before + row * self.n + column), self.n);
+            return SumsLocation::rows(at.sums.elem(before + row * self.n + column), self.n);
         }
         if self.sums_apart() {
             let columns = part.columns.len();
             let before = (row - self.row(part.panels.start)) * columns + column - part.columns.start;
-            return SumsAt::rows(at.sums.elem(before), columns);
+            return SumsLocation::rows(at.sums.elem(before), columns);
         }
-        SumsAt::rows(at.c.elem(row * self.n + column), self.n)
+        SumsLocation::rows(at.c.elem(row * self.n + column), self.n)
     }
 
     /// Scratch of one task, in elements: one K block of packed B, partial sums between K blocks, complete sums of a
     /// panel.
-    fn task_scratch(&self, at: &At<'_>, job: &Job) -> [usize; 3] {
+    fn task_scratch(&self, at: &GemmAddresses<'_>, job: &GemmTask) -> [usize; 3] {
         let columns = job.columns.len().next_multiple_of(self.shape.columns);
         let panel = self.height * columns;
         let k_steps = job.blocks.clone().map(|b| self.k_start(b + 1) - self.k_start(b)).max().unwrap_or(0);
@@ -679,19 +693,22 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Whether a job's last K block completes its sums, which are then rounded or passed to the epilogue.
-    fn completes(&self, job: &Job) -> bool {
+    fn completes(&self, job: &GemmTask) -> bool {
         self.sums_apart() && self.plan.splits == 1 && job.blocks.end == self.plan.blocks
     }
 
     /// Computes a job on this thread.
-    unsafe fn job(&self, at: &At<'_>, part: &Chunk, job: &Job) {
+    unsafe fn job(&self, at: &GemmAddresses<'_>, part: &GemmPart, job: &GemmTask) {
         let parts = self.task_scratch(at, job);
         with_scratch(parts.iter().sum::<usize>() * size_of::<T>(), |memory| {
-            let _registers = self.shape.registers.map(|r| Configured::new(r, self.height));
+            let _registers = self.shape.registers.map(|r| TileConfigGuard::new(r, self.height));
             let memory = Ptr(memory);
             let [right, sums, row] =
                 [0, parts[0], parts[0] + parts[1]].map(|before| memory.elem::<T>(before));
-            let at = At { packed_b: if self.packs(at) { Ptr(right.cast()) } else { at.packed_b }, ..*at };
+            let at = GemmAddresses {
+                packed_b: if self.packs(at) { Ptr(right.cast()) } else { at.packed_b },
+                ..*at
+            };
             for block in job.blocks.clone() {
                 // SAFETY: the caller's job; `task_scratch` gives the layout and size of `memory`.
                 unsafe { self.block(&at, part, job, block, sums, row) };
@@ -700,7 +717,15 @@ impl<T: Element> Blocked<T> {
     }
 
     /// One K block of a job. `sums` holds its partial sums between K blocks; `row` buffers complete sums.
-    unsafe fn block(&self, at: &At<'_>, part: &Chunk, job: &Job, block: usize, sums: *mut T, row: *mut T) {
+    unsafe fn block(
+        &self,
+        at: &GemmAddresses<'_>,
+        part: &GemmPart,
+        job: &GemmTask,
+        block: usize,
+        sums: *mut T,
+        row: *mut T,
+    ) {
         let target = self.target(at, part, job);
         let (first, last) = (block == job.blocks.start, block + 1 == job.blocks.end);
         let completes = last && self.completes(job);
@@ -709,7 +734,7 @@ impl<T: Element> Blocked<T> {
         let mine;
         let mut right = part;
         if self.packs(at) {
-            mine = Chunk {
+            mine = GemmPart {
                 panels: job.panels.clone(),
                 columns: job.columns.clone(),
                 blocks: block..block + 1,
@@ -739,12 +764,12 @@ impl<T: Element> Blocked<T> {
             let group = self.epilogue_group(job, i);
             let (a, left) = self.left(at, part, block, panel);
             let between = match self.sums_in_scratch() {
-                true => SumsAt::tiles(sums.wrapping_add(i * self.height * columns), self.height),
+                true => SumsLocation::tiles(sums.wrapping_add(i * self.height * columns), self.height),
                 false => target.down(before),
             };
             let from = match first {
                 true if continued => target.down(before),
-                true => SumsAt::none(),
+                true => SumsLocation::none(),
                 false => between,
             };
             let to = match last {
@@ -765,16 +790,19 @@ impl<T: Element> Blocked<T> {
     #[inline(always)]
     fn complete_sums_at(
         &self,
-        job: &Job,
+        job: &GemmTask,
         panel: usize,
         group: &Range<usize>,
         (row, stride): (*mut T, usize),
-    ) -> SumsAt<T> {
+    ) -> SumsLocation<T> {
         if !self.panel_layout[1] {
-            return SumsAt { whole: true, ..SumsAt::rows(row, stride) };
+            return SumsLocation { whole: true, ..SumsLocation::rows(row, stride) };
         }
         let waiting = self.row(panel) - self.row(group.start);
-        SumsAt::tiles(row.wrapping_add(waiting * self.shape.columns), self.panels_per_call(job) * self.height)
+        SumsLocation::tiles(
+            row.wrapping_add(waiting * self.shape.columns),
+            self.panels_per_call(job) * self.height,
+        )
     }
 
     /// Rounds a row panel's complete sums or passes them to the epilogue: as rows, or in panel layout once the last row
@@ -782,8 +810,8 @@ impl<T: Element> Blocked<T> {
     #[inline(always)]
     unsafe fn complete_panel(
         &self,
-        at: &At<'_>,
-        job: &Job,
+        at: &GemmAddresses<'_>,
+        job: &GemmTask,
         panel: usize,
         group: Range<usize>,
         (row, stride): (*mut T, usize),
@@ -802,9 +830,9 @@ impl<T: Element> Blocked<T> {
     /// column sums.
     unsafe fn corrections(
         &self,
-        at: &At<'_>,
-        right: &Chunk,
-        job: &Job,
+        at: &GemmAddresses<'_>,
+        right: &GemmPart,
+        job: &GemmTask,
         block: usize,
         (ones, scale): Correction<T>,
     ) -> [T; WIDEST] {
@@ -812,10 +840,10 @@ impl<T: Element> Blocked<T> {
         let ones = [ones; CHAIN];
         let line = RowPanel {
             rows: 1,
-            left: Left::Packed,
-            a: Strided { ptr: ones.as_ptr(), row: 1, k: 1 },
-            from: SumsAt::none(),
-            to: SumsAt::rows(corrections.as_mut_ptr(), 0),
+            left: LhsLayout::Packed,
+            a: StridedPanel { ptr: ones.as_ptr(), row: 1, k: 1 },
+            from: SumsLocation::none(),
+            to: SumsLocation::rows(corrections.as_mut_ptr(), 0),
             bias: std::ptr::null(),
         };
         // SAFETY: `ones` has a K block's k-steps, `corrections` the job's columns.
@@ -826,7 +854,14 @@ impl<T: Element> Blocked<T> {
 
     /// Rounds the complete sums of a row panel into C, or passes them to the epilogue. `sums`: rows `stride` elements
     /// apart.
-    unsafe fn complete(&self, at: &At<'_>, job: &Job, panel: usize, sums: *mut T, stride: usize) {
+    unsafe fn complete(
+        &self,
+        at: &GemmAddresses<'_>,
+        job: &GemmTask,
+        panel: usize,
+        sums: *mut T,
+        stride: usize,
+    ) {
         let first = self.row(panel) * self.n + job.columns.start;
         let (rows, columns) = (self.row(panel + 1) - self.row(panel), job.columns.len());
         if let Some(round) = self.types.round {
@@ -846,7 +881,13 @@ impl<T: Element> Blocked<T> {
 
     /// Passes complete sums of some row panels to an epilogue whose arrays have panel layout: one contiguous run for
     /// each tile's columns.
-    unsafe fn complete_in_panels(&self, at: &At<'_>, job: &Job, panels: Range<usize>, sums: *mut T) {
+    unsafe fn complete_in_panels(
+        &self,
+        at: &GemmAddresses<'_>,
+        job: &GemmTask,
+        panels: Range<usize>,
+        sums: *mut T,
+    ) {
         let Some(finish) = at.finish else { return };
         let width = self.shape.columns;
         let rows = self.row(panels.start)..self.row(panels.end);
@@ -860,7 +901,7 @@ impl<T: Element> Blocked<T> {
 
     /// Row panels that are passed to the epilogue together. With panel layout several, so that it reads and writes long
     /// runs.
-    fn panels_per_call(&self, job: &Job) -> usize {
+    fn panels_per_call(&self, job: &GemmTask) -> usize {
         if !self.panel_layout[1] {
             return 1;
         }
@@ -868,33 +909,46 @@ impl<T: Element> Blocked<T> {
     }
 
     /// The row panels that are passed to the epilogue together with the `i`-th of a job.
-    fn epilogue_group(&self, job: &Job, i: usize) -> Range<usize> {
+    fn epilogue_group(&self, job: &GemmTask, i: usize) -> Range<usize> {
         let many = self.panels_per_call(job);
         let first = job.panels.start + i / many * many;
         first..(first + many).min(job.panels.end)
     }
 
     /// Address and strides of a row panel of A in a K block: packed, or in place.
-    fn left(&self, at: &At<'_>, part: &Chunk, block: usize, panel: usize) -> (Strided<T>, Left) {
+    fn left(
+        &self,
+        at: &GemmAddresses<'_>,
+        part: &GemmPart,
+        block: usize,
+        panel: usize,
+    ) -> (StridedPanel<T>, LhsLayout) {
         if !self.a.direct {
             let ptr = self.left_panel(at, part, block, panel);
-            return (Strided { ptr, row: 1, k: self.height }, Left::Packed);
+            return (StridedPanel { ptr, row: 1, k: self.height }, LhsLayout::Packed);
         }
         let size = size_of::<T>();
         let ptr = at.a.at(self.row(panel) * self.a.lane_stride + self.k_start(block) * self.a.k_stride);
-        let a = Strided {
+        let a = StridedPanel {
             ptr: ptr.cast_const().cast(),
             row: self.a.lane_stride / size,
             k: self.a.k_stride / size,
         };
-        (a, Left::Strided)
+        (a, LhsLayout::Strided)
     }
 
     /// The register tiles of one row panel over a job's columns. `part` is the range that packed B covers.
-    unsafe fn row_of_tiles(&self, at: &At<'_>, part: &Chunk, job: &Job, block: usize, line: &RowPanel<T>) {
+    unsafe fn row_of_tiles(
+        &self,
+        at: &GemmAddresses<'_>,
+        part: &GemmPart,
+        job: &GemmTask,
+        block: usize,
+        line: &RowPanel<T>,
+    ) {
         let k = self.k_start(block + 1) - self.k_start(block);
         // Prefetch of the next A micro-panel, a share of its cache lines with each tile.
-        let next = if line.left == Left::Packed { line.a.k.max(line.rows) * k } else { 0 };
+        let next = if line.left == LhsLayout::Packed { line.a.k.max(line.rows) * k } else { 0 };
         let lines = k / UNROLLED * (LINE_BYTES / size_of::<T>());
         for (i, j) in job.columns.clone().step_by(self.shape.columns).enumerate() {
             let (column, columns) = (j - job.columns.start, self.shape.columns.min(job.columns.end - j));
@@ -910,7 +964,7 @@ impl<T: Element> Blocked<T> {
                 false => (self.right_panel(at, part, block, j), width),
             };
             let wanted = i * lines < next;
-            let tile = Tile {
+            let tile = GemmTile {
                 k,
                 rows: line.rows,
                 a: line.a.ptr,
@@ -935,7 +989,14 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Rounds `n` complete sums of one row into C from element `to` on.
-    unsafe fn round_row(&self, round: Rounding, at: &At<'_>, sums: *mut T, to: usize, n: usize) {
+    unsafe fn round_row(
+        &self,
+        round: SumRounding,
+        at: &GemmAddresses<'_>,
+        sums: *mut T,
+        to: usize,
+        n: usize,
+    ) {
         let c = at.c.at(to * round.size);
         let nothing: *const u8 = std::ptr::null();
         if self.epilogue.accumulate {
@@ -956,7 +1017,7 @@ impl<T: Element> Blocked<T> {
     }
 
     /// Reduces the split-K sums in a fixed binary tree, adds bias and C, and stores the result.
-    unsafe fn reduce_splits(&self, cx: &Cx<'_>, at: &At<'_>) {
+    unsafe fn reduce_splits(&self, cx: &KernelContext<'_>, at: &GemmAddresses<'_>) {
         let (total, splits) = (self.m * self.n, self.plan.splits);
         let body = |row: usize| {
             let (from, to) = (row * self.n, (row + 1) * self.n);
@@ -996,9 +1057,9 @@ fn operands(io: &Io<'_>) -> [*const u8; 3] {
     [io.inputs[0], io.inputs[1], io.inputs.get(2).copied().unwrap_or(std::ptr::null())]
 }
 
-impl<T: Element> Kernel for Blocked<T> {
+impl<T: GemmElement> Kernel for BlockedGemm<T> {
     fn scratch(&self) -> usize {
-        let repacked = |o: &Operand<T>| o.repack.as_ref().map_or(0, |r| r.1);
+        let repacked = |o: &GemmOperand<T>| o.repack.as_ref().map_or(0, |r| r.1);
         let own = if self.side_by_side() { 0 } else { self.scratch_of_one() };
         repacked(&self.a) + repacked(&self.b) + own
     }
@@ -1014,10 +1075,10 @@ impl<T: Element> Kernel for Blocked<T> {
         self.n.next_multiple_of(self.shape.columns) * self.k_steps * size_of::<T>()
     }
 
-    unsafe fn keep(&self, cx: &Cx<'_>, inputs: &[*const u8], kept: *mut u8) {
+    unsafe fn keep(&self, cx: &KernelContext<'_>, inputs: &[*const u8], kept: *mut u8) {
         let nothing = Ptr(std::ptr::null_mut());
         let b = Ptr(Ptr::of(inputs[1]).at(self.b.batch[0]));
-        let at = At {
+        let at = GemmAddresses {
             b,
             packed_b: Ptr(kept),
             a: nothing,
@@ -1030,7 +1091,7 @@ impl<T: Element> Kernel for Blocked<T> {
             finish: None,
         };
         let (columns, blocks) = (0..self.n, 0..self.plan.blocks);
-        let part = Chunk { panels: 0..0, columns, blocks, left_ready: true, right_ready: false };
+        let part = GemmPart { panels: 0..0, columns, blocks, left_ready: true, right_ready: false };
         let group = self.shape.group;
         let per_block = self.n.div_ceil(group);
         let body = |task: usize| {
@@ -1042,12 +1103,12 @@ impl<T: Element> Kernel for Blocked<T> {
         cx.team.run_with(per_block * self.plan.blocks, work, cx.flush, &body);
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: by the caller's promise.
         unsafe { self.run_kept(cx, io, std::ptr::null()) }
     }
 
-    unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
+    unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         // SAFETY: operands and result have the shapes of `new`; `io.scratch` has `scratch` bytes.
         unsafe { self.run_to(cx, operands(io), (io.outputs[0], None), io.scratch, kept) };
         Ok(())
@@ -1069,28 +1130,34 @@ impl<T: Element> Kernel for Blocked<T> {
         self.hands_over
     }
 
-    unsafe fn run_by_blocks(&self, cx: &Cx<'_>, io: &Io<'_>, take: TakeBlock<'_>, kept: *const u8) {
+    unsafe fn run_by_blocks(
+        &self,
+        cx: &KernelContext<'_>,
+        io: &Io<'_>,
+        take: EpilogueFn<'_>,
+        kept: *const u8,
+    ) {
         // SAFETY: by the caller's promise; with `hands_over`, C is not accessed.
         unsafe { self.run_to(cx, operands(io), (std::ptr::null_mut(), Some(take)), io.scratch, kept) }
     }
 
     /// Panels have the columns of a register tile. Refused where operands are converted while packing, where tasks do
     /// not divide N only, for batches, and where N is no multiple of the tile's columns.
-    fn take_panels(&mut self, which: Side, on: bool) -> Option<usize> {
+    fn take_panels(&mut self, which: GemmSide, on: bool) -> Option<usize> {
         let (width, size) = (self.shape.columns, size_of::<T>());
         let [rows, panels] = [[size, self.n * size], [self.k * size, width * size]];
         let fits = match which {
-            Side::Right if self.panel_layout[0] => true,
-            Side::Right => {
+            GemmSide::Right if self.panel_layout[0] => true,
+            GemmSide::Right => {
                 !self.b.direct && self.b.repack.is_none() && [self.b.lane_stride, self.b.k_stride] == rows
             }
-            Side::Result => self.hands_over,
+            GemmSide::Result => self.hands_over,
         };
         if !fits || !self.types.plain || self.batches() != 1 || !self.n.is_multiple_of(width) {
             return None;
         }
         self.panel_layout[which as usize] = on;
-        if which == Side::Right {
+        if which == GemmSide::Right {
             // Microkernels read the panels directly. Column j is the first of a panel at j · lane_stride; rows are
             // k_stride apart.
             [self.b.lane_stride, self.b.k_stride] = if on { panels } else { rows };
@@ -1106,7 +1173,7 @@ impl<T: Element> Kernel for Blocked<T> {
 }
 
 /// A row panel of A: element `(row, k)` at `row · self.row + k · self.k`.
-struct Strided<T> {
+struct StridedPanel<T> {
     ptr: *const T,
     row: usize,
     k: usize,
@@ -1114,7 +1181,7 @@ struct Strided<T> {
 
 /// Where the sums of a row panel are read or written, from the job's first column on.
 #[derive(Clone, Copy)]
-struct SumsAt<T> {
+struct SumsLocation<T> {
     /// Null: sums start at zero.
     ptr: *mut T,
     /// Elements between columns.
@@ -1125,24 +1192,24 @@ struct SumsAt<T> {
     whole: bool,
 }
 
-impl<T> SumsAt<T> {
-    fn none() -> SumsAt<T> {
-        SumsAt { ptr: std::ptr::null_mut(), column: 0, row: None, whole: true }
+impl<T> SumsLocation<T> {
+    fn none() -> SumsLocation<T> {
+        SumsLocation { ptr: std::ptr::null_mut(), column: 0, row: None, whole: true }
     }
 
     /// Rows of a row-major matrix.
-    fn rows(ptr: *mut T, row: usize) -> SumsAt<T> {
-        SumsAt { ptr, column: 1, row: Some(row), whole: false }
+    fn rows(ptr: *mut T, row: usize) -> SumsLocation<T> {
+        SumsLocation { ptr, column: 1, row: Some(row), whole: false }
     }
 
     /// Dense tiles of `height` rows, one after the other.
-    fn tiles(ptr: *mut T, height: usize) -> SumsAt<T> {
-        SumsAt { ptr, column: height, row: None, whole: true }
+    fn tiles(ptr: *mut T, height: usize) -> SumsLocation<T> {
+        SumsLocation { ptr, column: height, row: None, whole: true }
     }
 
     /// The same, `rows` further down; tiles stay where they are.
-    fn down(self, rows: usize) -> SumsAt<T> {
-        SumsAt { ptr: self.ptr.wrapping_add(rows * self.row.unwrap_or(0)), ..self }
+    fn down(self, rows: usize) -> SumsLocation<T> {
+        SumsLocation { ptr: self.ptr.wrapping_add(rows * self.row.unwrap_or(0)), ..self }
     }
 
     /// Address, and elements between rows, of the tile at a column.
@@ -1151,18 +1218,18 @@ impl<T> SumsAt<T> {
     }
 }
 
-/// One row panel times the columns of a job: arguments of [`Blocked::row_of_tiles`].
+/// One row panel times the columns of a job: arguments of [`BlockedGemm::row_of_tiles`].
 struct RowPanel<T> {
     rows: usize,
-    left: Left,
-    a: Strided<T>,
-    from: SumsAt<T>,
-    to: SumsAt<T>,
+    left: LhsLayout,
+    a: StridedPanel<T>,
+    from: SumsLocation<T>,
+    to: SumsLocation<T>,
     bias: *const T,
 }
 
 /// The row panels, columns and K blocks that one task computes.
-struct Job {
+struct GemmTask {
     panels: Range<usize>,
     columns: Range<usize>,
     blocks: Range<usize>,
@@ -1172,8 +1239,8 @@ struct Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::memory::Memory;
-    use crate::machine::thread_pool::Team;
+    use crate::machine::memory::AlignedMemory;
+    use crate::machine::thread_pool::ThreadPool;
     use crate::simd::gemm::shape_f32;
     use crate::simd::level::Level;
     use crate::simd::loops::{narrow, widen};
@@ -1187,29 +1254,29 @@ mod tests {
         };
         let (a, b, bias, old) = (matrix(m, k), matrix(k, n), matrix(1, n), matrix(m, n));
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
-        let ra = Roles { batch: vec![], free: dim(m, k), inner: dim(k, 1) };
-        let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
+        let ra = OperandDims { batch: vec![], free: dim(m, k), inner: dim(k, 1) };
+        let rb = OperandDims { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
         let round = narrow(to, level).zip(widen(to, level));
-        let types = Types {
+        let types = GemmTypes {
             size: 4,
             group: 1,
             pack_left: floats(DType::F32, level),
             pack_right: floats(DType::F32, level),
             plain: true,
-            round: round.map(|(narrow, widen)| Rounding { narrow, widen, size: 2 }),
+            round: round.map(|(narrow, widen)| SumRounding { narrow, widen, size: 2 }),
             correction: None,
-            abilities: Abilities::ALL,
+            abilities: GemmFeatures::ALL,
         };
-        let p = Blocked::new(&ra, &rb, shape_f32(level, n), types, epilogue);
-        let scratch = Memory::new(p.scratch()).unwrap();
-        let team = Team::new(2);
-        let cx = Cx { team: &team, flush: false };
+        let p = BlockedGemm::new(&ra, &rb, shape_f32(level, n), types, epilogue);
+        let scratch = AlignedMemory::new(p.scratch()).unwrap();
+        let team = ThreadPool::new(2);
+        let cx = KernelContext { team: &team, flush: false };
         let (mut wide, mut half) = (old.clone(), old.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>());
         let c: *mut u8 = if round.is_some() { half.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() };
         let operands = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
         // B packed ahead of time must not change the result.
         let bytes = p.kept(&[false, true, false]);
-        let kept = Memory::new(bytes.max(1)).unwrap();
+        let kept = AlignedMemory::new(bytes.max(1)).unwrap();
         let made = if keep && bytes > 0 { kept.ptr().cast_const() } else { std::ptr::null() };
         // SAFETY: all arrays have the product's sizes, `scratch` and `kept` the bytes that the kernel asked for.
         unsafe {

@@ -4,9 +4,9 @@
 //! A is broadcast once. SIMD lanes beyond column N compute values that are never used: they read the beginning of B's
 //! next row. The last rows of B are therefore read from a padded copy.
 
-use crate::kernel::gemm_dims::{Epilogue, Roles, count, joint_stride};
-use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::select::Accepted;
+use crate::kernel::gemm_dims::{Epilogue, OperandDims, count, joint_stride};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::select::SelectResult;
 use crate::simd::level::Level;
 use crate::simd::prefetch::fetch;
 use crate::simd::vector::Vector;
@@ -126,7 +126,7 @@ unsafe fn store_sums<V: Vector<T = f32>, const R: usize, const N: usize>(
 }
 
 /// A microkernel for any number of rows up to the level's MR.
-type SlimKernel = unsafe fn(usize, &ColumnsArgs);
+type FewColumnsFn = unsafe fn(usize, &ColumnsArgs);
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! kernels {
@@ -149,7 +149,7 @@ kernels!(avx2, V8x32, 2, [1 2 3 4 5 6], "avx2,fma");
 kernels!(avx512, V16x32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
 /// The microkernel of a level for A contiguous along M (`near`) or along K, and its MR.
-fn kernel(level: Level, near: bool) -> Option<(SlimKernel, usize)> {
+fn kernel(level: Level, near: bool) -> Option<(FewColumnsFn, usize)> {
     match (level, near) {
         #[cfg(target_arch = "x86_64")]
         (Level::Avx512, true) => Some((avx512::<true>, 16)),
@@ -171,20 +171,20 @@ pub struct FewColumns {
     a_row: usize,
     a_k: usize,
     epilogue: Epilogue,
-    run: SlimKernel,
+    run: FewColumnsFn,
     tiles: usize,
 }
 
 impl FewColumns {
     /// The GEMM, or the reason why these kernels do not take it.
     pub fn accept(
-        ra: &Roles,
-        rb: &Roles,
+        ra: &OperandDims,
+        rb: &OperandDims,
         epilogue: Epilogue,
         level: Level,
-    ) -> Accepted<FewColumns, &'static str> {
+    ) -> SelectResult<FewColumns, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
-        let strides = |r: &Roles| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
+        let strides = |r: &OperandDims| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
         let (Some((a_row, a_k)), Some((b_column, b_k))) = (strides(ra), strides(rb)) else {
             return Err("an operand is no matrix with one stride in each direction");
         };
@@ -260,7 +260,7 @@ impl Kernel for FewColumns {
         (self.k - self.in_place() + 1) * WIDTH * 4
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let (a, b, c) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
         let scratch = Ptr(io.scratch);
         let in_place = self.in_place();
@@ -303,8 +303,8 @@ impl Kernel for FewColumns {
 mod tests {
     use super::*;
     use crate::kernel::copy::Dim;
-    use crate::machine::memory::Memory;
-    use crate::machine::thread_pool::Team;
+    use crate::machine::memory::AlignedMemory;
+    use crate::machine::thread_pool::ThreadPool;
 
     /// Compares a product of small integers, whose sums are exact, with a plain loop. `near`: A is contiguous along M.
     fn check(level: Level, (m, n, k): (usize, usize, usize), near: bool, epilogue: Epilogue) {
@@ -314,15 +314,15 @@ mod tests {
         let (a, b, bias, old) = (matrix(m * k, 5), matrix(k * n, 3), matrix(n, 2), matrix(m * n, 4));
         let (a_row, a_k) = if near { (1, m) } else { (k, 1) };
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
-        let ra = Roles { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
-        let rb = Roles { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
+        let ra = OperandDims { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
+        let rb = OperandDims { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
         let slim = FewColumns::accept(&ra, &rb, epilogue, level).unwrap();
-        let scratch = Memory::new(slim.scratch()).unwrap();
+        let scratch = AlignedMemory::new(slim.scratch()).unwrap();
         let mut c = old.clone();
         let inputs = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
         let io = Io { inputs: &inputs, outputs: &[c.as_mut_ptr().cast()], scratch: scratch.ptr() };
         // SAFETY: all arrays have the product's sizes, scratch `scratch()` bytes.
-        unsafe { slim.run(&Cx { team: &Team::new(2), flush: false }, &io).unwrap() };
+        unsafe { slim.run(&KernelContext { team: &ThreadPool::new(2), flush: false }, &io).unwrap() };
         for i in 0..m * n {
             let mut want: f32 = (0..k).map(|x| a[i / n * a_row + x * a_k] * b[x * n + i % n]).sum();
             want += if epilogue.bias { bias[i % n] } else { 0.0 };

@@ -4,9 +4,9 @@
 //! in the order in which it lies. Where N is contiguous, parts of K have sums of their own, which are added in order; how many
 //! parts there are depends on sizes alone. Where K is contiguous, columns are inner products.
 
-use crate::kernel::gemm_dims::{Epilogue, Roles, count, joint_stride};
-use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::select::Accepted;
+use crate::kernel::gemm_dims::{Epilogue, OperandDims, count, joint_stride};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::select::SelectResult;
 use crate::simd::level::Level;
 use crate::simd::prefetch::prefetch_far;
 use crate::simd::vector::{Portable32, Vector};
@@ -205,7 +205,12 @@ pub struct Gemv {
 
 impl Gemv {
     /// The product, or the reason why these kernels do not take it.
-    pub fn accept(ra: &Roles, rb: &Roles, epilogue: Epilogue, level: Level) -> Accepted<Gemv, &'static str> {
+    pub fn accept(
+        ra: &OperandDims,
+        rb: &OperandDims,
+        epilogue: Epilogue,
+        level: Level,
+    ) -> SelectResult<Gemv, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         if !(1..=MAX_M).contains(&m) {
             return Err("M is more than 8");
@@ -216,7 +221,7 @@ impl Gemv {
         if count(&ra.batch) != 1 {
             return Err("it is a batch of GEMMs");
         }
-        let strides = |r: &Roles| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
+        let strides = |r: &OperandDims| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
         let (Some((a_row, a_k)), Some((b_column, b_k))) = (strides(ra), strides(rb)) else {
             return Err("an operand is no matrix with one stride in each direction");
         };
@@ -310,7 +315,7 @@ impl Kernel for Gemv {
         (self.left() + self.parts * self.m * self.n) * 4
     }
 
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let b = Ptr::of(io.inputs[1]);
         // SAFETY: by the caller's promise.
         let (left, sums) = unsafe { self.copy_left(io) };
@@ -337,8 +342,8 @@ impl Kernel for Gemv {
 mod tests {
     use super::*;
     use crate::kernel::copy::Dim;
-    use crate::machine::memory::Memory;
-    use crate::machine::thread_pool::Team;
+    use crate::machine::memory::AlignedMemory;
+    use crate::machine::thread_pool::ThreadPool;
 
     /// Compares a product of small integers, whose sums are exact, with a plain loop; one and two threads.
     fn check(level: Level, (m, n, k): (usize, usize, usize), k_contiguous: bool, epilogue: Epilogue) {
@@ -347,17 +352,19 @@ mod tests {
         };
         let (a, b, bias, old) = (matrix(m * k, 5), matrix(k * n, 3), matrix(n, 2), matrix(m * n, 4));
         let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
-        let ra = Roles { batch: vec![], free: dim(m, k), inner: dim(k, 1) };
+        let ra = OperandDims { batch: vec![], free: dim(m, k), inner: dim(k, 1) };
         let (column, row) = if k_contiguous { (k, 1) } else { (1, n) };
-        let rb = Roles { batch: vec![], free: dim(n, column), inner: dim(k, row) };
+        let rb = OperandDims { batch: vec![], free: dim(n, column), inner: dim(k, row) };
         let kernel = Gemv::accept(&ra, &rb, epilogue, level).unwrap();
-        let scratch = Memory::new(kernel.scratch()).unwrap();
+        let scratch = AlignedMemory::new(kernel.scratch()).unwrap();
         for threads in [1, 2] {
             let mut c = old.clone();
             let inputs = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
             let io = Io { inputs: &inputs, outputs: &[c.as_mut_ptr().cast()], scratch: scratch.ptr() };
             // SAFETY: all arrays have the product's sizes, scratch `scratch()` bytes.
-            unsafe { kernel.run(&Cx { team: &Team::new(threads), flush: false }, &io).unwrap() };
+            unsafe {
+                kernel.run(&KernelContext { team: &ThreadPool::new(threads), flush: false }, &io).unwrap()
+            };
             for i in 0..m * n {
                 let mut want: f32 = (0..k).map(|x| a[i / n * k + x] * b[x * row + i % n * column]).sum();
                 want += if epilogue.bias { bias[i % n] } else { 0.0 };

@@ -107,10 +107,14 @@ fn infinity(dtype: DType) -> u64 {
 mod tests {
     use super::*;
     use systole_ir::Scalar;
-    use systole_ir::rng::Stream;
+    use systole_ir::rng::RandomStream;
 
     /// Keys of bits, by the numbers' own comparison.
-    fn check<W: Copy + Into<u64> + TryFrom<u64>>(dtype: DType, compare_type: CompareType, s: &mut Stream) {
+    fn check<W: Copy + Into<u64> + TryFrom<u64>>(
+        dtype: DType,
+        compare_type: CompareType,
+        s: &mut RandomStream,
+    ) {
         let bits = 8 * dtype.size();
         let (sign, mask) = (1u64 << (bits - 1), u64::MAX >> (64 - bits));
         let edges = [0, 1, 2, sign, sign | 1, sign - 1, sign - 2, mask, mask - 1, infinity_or(dtype, 3)];
@@ -148,7 +152,7 @@ mod tests {
     #[test]
     fn keys_have_the_order_of_their_numbers() {
         use CompareType::{Float, Signed, TotalOrder, Unsigned};
-        let mut s = Stream::new(3, 1, 4);
+        let mut s = RandomStream::new(3, 1, 4);
         check::<u8>(DType::I8, Signed, &mut s);
         check::<u8>(DType::U8, Unsigned, &mut s);
         check::<u16>(DType::I16, Signed, &mut s);

@@ -6,7 +6,7 @@
 mod keys;
 
 use crate::kernel::literal::literal;
-use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use crate::kernels::movement::sort::keys::SortKeys;
 use std::sync::{Mutex, PoisonError};
 use systole_compile::{Step, TopK};
@@ -31,7 +31,7 @@ pub struct SortKernel {
 
 /// A line of an array: its first element, and how far apart its elements are.
 #[derive(Clone, Copy)]
-struct Line {
+struct SortLine {
     first: usize,
     step: usize,
     size: usize,
@@ -58,7 +58,7 @@ impl SortKernel {
     ///
     /// # Safety
     /// `inputs` are arrays of the step's types, and the line is one of theirs.
-    unsafe fn order(&self, inputs: &[Ptr], copies: &Copies, line: Line) -> Result<Vec<usize>> {
+    unsafe fn order(&self, inputs: &[Ptr], copies: &OperandLiterals, line: SortLine) -> Result<Vec<usize>> {
         if let Some(keys) = &self.keys {
             let mut all = Vec::with_capacity(line.size);
             let first = inputs[keys.operand].at(line.first * self.types[keys.operand].dtype.size());
@@ -118,9 +118,9 @@ fn least<T: Copy + Ord>(mut items: Vec<T>, count: usize) -> Vec<T> {
 
 /// The operands as literals, made for the first line that needs them.
 #[derive(Default)]
-struct Copies(std::sync::OnceLock<Result<Vec<Literal>>>);
+struct OperandLiterals(std::sync::OnceLock<Result<Vec<Literal>>>);
 
-impl Copies {
+impl OperandLiterals {
     fn get(&self, types: &[TensorType], inputs: &[Ptr]) -> Result<&[Literal]> {
         let copy = |(ty, &p): (&TensorType, &Ptr)| {
             // SAFETY: by the contract of `Kernel::run`, inputs are arrays of the step's types.
@@ -135,7 +135,7 @@ impl Copies {
 ///
 /// # Safety
 /// Both lines can be accessed, and no other thread accesses that of the result.
-unsafe fn copy_line(from: Ptr, of: Line, to: Ptr, at: Line, order: &[usize], bytes: usize) {
+unsafe fn copy_line(from: Ptr, of: SortLine, to: Ptr, at: SortLine, order: &[usize], bytes: usize) {
     for (j, &i) in order.iter().enumerate() {
         let (source, place) =
             (from.at((of.first + i * of.step) * bytes), to.at((at.first + j * at.step) * bytes));
@@ -174,18 +174,18 @@ fn merge_sort<T: Copy>(items: Vec<T>, mut before: impl FnMut(&T, &T) -> Result<b
 }
 
 impl Kernel for SortKernel {
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+    unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let shape = &self.types[0].shape;
         let (size, step) = (shape[self.op.dim], shape.strides()[self.op.dim]);
         let lines = shape.elements() / size.max(1);
         let failed: Mutex<Option<Error>> = Mutex::new(None);
         let inputs: Vec<Ptr> = io.inputs.iter().map(|&p| Ptr::of(p)).collect();
         let outputs: Vec<Ptr> = io.outputs.iter().map(|&p| Ptr(p)).collect();
-        let copies = Copies::default();
+        let copies = OperandLiterals::default();
         let body = |line: usize| {
             let (block, rest) = (line / step, line % step);
-            let from = Line { first: block * step * size + rest, step, size };
-            let to = Line { first: block * step * self.count + rest, step, size: self.count };
+            let from = SortLine { first: block * step * size + rest, step, size };
+            let to = SortLine { first: block * step * self.count + rest, step, size: self.count };
             // SAFETY: by the contract of `Kernel::run`, inputs are arrays of the step's types.
             let order = match unsafe { self.order(&inputs, &copies, from) } {
                 Ok(order) => order,

@@ -1,7 +1,7 @@
 //! GEMM with few columns (N ≤ 16), bf16: rows of A are contiguous along K and are loaded as tiles in place; B is
 //! packed.
 
-use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit};
+use crate::simd::amx::tile::{LANES, LINE, TileShape, TileUnit};
 
 /// K elements per tile: sixteen words of two.
 pub const BLOCK: usize = 2 * LANES;
@@ -58,7 +58,7 @@ pub fn shapes(rows: usize) -> [TileShape; 8] {
 /// Operands and result are as described in [`TileColumnsArgs`]; registers are configured as [`shapes`] says; the unit
 /// is available.
 #[inline(always)]
-pub(crate) unsafe fn run<U: Unit>(c: &TileColumnsArgs) {
+pub(crate) unsafe fn run<U: TileUnit>(c: &TileColumnsArgs) {
     let height = c.rows.min(LANES);
     let mut first = [0; TILES];
     let mut from = 0;
@@ -84,7 +84,7 @@ pub(crate) unsafe fn run<U: Unit>(c: &TileColumnsArgs) {
 
 /// Computes `N` tiles of rows, starting at rows `first`.
 #[inline(always)]
-unsafe fn tiles<U: Unit, const N: usize>(c: &TileColumnsArgs, first: [usize; TILES]) {
+unsafe fn tiles<U: TileUnit, const N: usize>(c: &TileColumnsArgs, first: [usize; TILES]) {
     /// For each tile: its index, its accumulator register, and a register for A.
     macro_rules! each {
         ($i:ident, $c:ident, $a:ident => $body:expr) => {

@@ -5,8 +5,8 @@
 //! doubles the multiplications but avoids packing the larger operand; even and odd columns accumulate in separate
 //! tiles.
 
-use crate::simd::amx::fused::vectors::Vectors;
-use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit, WIDTH};
+use crate::simd::amx::fused::vectors::FusedVectors;
+use crate::simd::amx::tile::{LANES, LINE, TileShape, TileUnit, WIDTH};
 use crate::simd::prefetch::fetch;
 use std::mem::MaybeUninit;
 
@@ -56,7 +56,7 @@ pub unsafe fn pack(rows: usize, k: usize, at: impl Fn(usize, usize) -> u16, to: 
 
 /// Type of the result, and whether it is accumulated to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum To {
+pub enum StoreMode {
     F32,
     /// f32, added to `c` (beta = 1).
     Sum,
@@ -74,7 +74,7 @@ pub struct TileRowsArgs {
     pub b_k: usize,
     /// A multiple of [`WIDTH`].
     pub columns: usize,
-    pub to: To,
+    pub to: StoreMode,
     pub c: *mut u8,
     /// Row stride of C, in elements.
     pub c_row: usize,
@@ -89,7 +89,7 @@ pub fn shapes(rows: usize, k: usize) -> [TileShape; 8] {
 
 /// Accumulators of the even and odd columns of two [`WIDTH`]s.
 #[repr(align(64))]
-struct Sums([MaybeUninit<f32>; 4 * LANES * LANES]);
+struct EvenOddTiles([MaybeUninit<f32>; 4 * LANES * LANES]);
 
 /// Initial value of accumulators: loading it is faster than `tilezero`.
 #[repr(align(64))]
@@ -102,8 +102,8 @@ static ZEROS: Zeros = Zeros([0.0; LANES]);
 /// Operands and result are as described in [`TileRowsArgs`]; registers are configured as [`shapes`] says for its `k`
 /// and at least its rows; the unit and the vectors are available.
 #[inline(always)]
-pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &TileRowsArgs) {
-    let mut sums = Sums([const { MaybeUninit::uninit() }; 4 * LANES * LANES]);
+pub(crate) unsafe fn run<U: TileUnit, V: FusedVectors>(c: &TileRowsArgs) {
+    let mut sums = EvenOddTiles([const { MaybeUninit::uninit() }; 4 * LANES * LANES]);
     let sums = sums.0.as_mut_ptr().cast::<f32>();
     let mut from = 0;
     // SAFETY: by the caller's promise.
@@ -122,7 +122,7 @@ pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &TileRowsArgs) {
 
 /// Computes a strip of two [`WIDTH`]s of columns from `from` on (`TWO`), or of one.
 #[inline(always)]
-unsafe fn strip<U: Unit, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *mut f32) {
+unsafe fn strip<U: TileUnit, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *mut f32) {
     let tile = |i: usize| sums.wrapping_add(i * LANES * LANES).cast::<u8>();
     let zeros = ZEROS.0.as_ptr().cast();
     // SAFETY: by the caller's promise.
@@ -166,7 +166,7 @@ unsafe fn strip<U: Unit, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *
 
 /// Interleaves even and odd columns of a strip and stores them.
 #[inline(always)]
-unsafe fn put<V: Vectors, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *const f32) {
+unsafe fn put<V: FusedVectors, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *const f32) {
     let tile = |i: usize, row: usize| sums.wrapping_add((i * LANES + row) * LANES);
     for i in 0..c.rows {
         for half in 0..1 + usize::from(TWO) {
@@ -175,9 +175,9 @@ unsafe fn put<V: Vectors, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: 
             // SAFETY: by the caller's promise.
             unsafe {
                 match c.to {
-                    To::F32 => V::store(even, odd, c.c.cast::<f32>().add(at)),
-                    To::Sum => V::add(even, odd, c.c.cast::<f32>().add(at)),
-                    To::Bf16 => V::narrow(even, odd, c.c.cast::<u16>().add(at)),
+                    StoreMode::F32 => V::store(even, odd, c.c.cast::<f32>().add(at)),
+                    StoreMode::Sum => V::add(even, odd, c.c.cast::<f32>().add(at)),
+                    StoreMode::Bf16 => V::narrow(even, odd, c.c.cast::<u16>().add(at)),
                 }
             }
         }
@@ -204,10 +204,13 @@ mod tests {
                 let mut packed = vec![0xffu8; packed_bytes(k)];
                 // SAFETY: the destination has `packed_bytes`.
                 unsafe { pack(rows, k, |i, x| left[i * k + x], packed.as_mut_ptr()) };
-                for to in [To::F32, To::Sum, To::Bf16] {
+                for to in [StoreMode::F32, StoreMode::Sum, StoreMode::Bf16] {
                     let (mut wide, mut narrow) = (old.clone(), half(&old));
-                    let c =
-                        if to == To::Bf16 { narrow.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() };
+                    let c = if to == StoreMode::Bf16 {
+                        narrow.as_mut_ptr().cast()
+                    } else {
+                        wide.as_mut_ptr().cast()
+                    };
                     let (a, b) = (packed.as_ptr(), right.as_ptr());
                     let call = TileRowsArgs { rows, k, a, b, b_k: row, columns, to, c, c_row: row };
                     {
@@ -223,11 +226,11 @@ mod tests {
                         };
                         let want = match (i % row < columns, to) {
                             (false, _) => old[i],
-                            (_, To::Sum) => old[i] + sum(i % row),
+                            (_, StoreMode::Sum) => old[i] + sum(i % row),
                             _ => sum(i % row),
                         };
-                        let got = if to == To::Bf16 { from_bf16(narrow[i]) } else { wide[i] };
-                        let want = if to == To::Bf16 { from_bf16(to_bf16(want)) } else { want };
+                        let got = if to == StoreMode::Bf16 { from_bf16(narrow[i]) } else { wide[i] };
+                        let want = if to == StoreMode::Bf16 { from_bf16(to_bf16(want)) } else { want };
                         assert_eq!(got, want, "{rows}×{k} {to:?}, element {i}");
                     }
                 }

@@ -6,8 +6,8 @@
 //! under each tap at the two positions, for some adjacent windows (K). B is `dy` of these windows, zero where argmax is
 //! another position.
 
-use crate::simd::amx::fused::vectors::Vectors;
-use crate::simd::amx::tile::{LANES, LINE, TileShape, Unit, WIDTH};
+use crate::simd::amx::fused::vectors::FusedVectors;
+use crate::simd::amx::tile::{LANES, LINE, TileShape, TileUnit, WIDTH};
 use std::mem::MaybeUninit;
 
 /// Most positions of a window.
@@ -70,11 +70,11 @@ pub fn shapes(taps: usize, windows: usize) -> [TileShape; 8] {
 
 /// Input of the taps at two positions (A tile).
 #[repr(C, align(64))]
-struct Seen([MaybeUninit<u32>; TILE]);
+struct InputTile([MaybeUninit<u32>; TILE]);
 
 /// Masked gradients at two positions (B tiles).
 #[repr(C, align(64))]
-struct Gradients([[MaybeUninit<u32>; TILE]; TILES]);
+struct MaskedGradients([[MaybeUninit<u32>; TILE]; TILES]);
 
 /// Accumulates the gradient of all windows.
 ///
@@ -82,7 +82,7 @@ struct Gradients([[MaybeUninit<u32>; TILE]; TILES]);
 /// Operands and sums are as described in [`TileGradientArgs`]; registers are configured as [`shapes`] says; the unit
 /// and the vectors are available.
 #[inline(always)]
-pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &TileGradientArgs<'_>) {
+pub(crate) unsafe fn run<U: TileUnit, V: FusedVectors>(c: &TileGradientArgs<'_>) {
     // SAFETY: the caller's promises.
     unsafe {
         match (c.all, c.places) {
@@ -96,13 +96,13 @@ pub(crate) unsafe fn run<U: Unit, V: Vectors>(c: &TileGradientArgs<'_>) {
 
 /// `ALL`: there are [`FEATURES`]. `P`: pairs of positions, unless 0.
 #[inline(always)]
-unsafe fn places<U: Unit, V: Vectors, const ALL: bool, const P: usize>(
+unsafe fn places<U: TileUnit, V: FusedVectors, const ALL: bool, const P: usize>(
     c: &TileGradientArgs<'_>,
     pairs: usize,
 ) {
     let pairs = if P > 0 { P } else { pairs };
-    let mut seen = [const { Seen([MaybeUninit::uninit(); TILE]) }; PLACES / 2];
-    let mut gradients = [const { Gradients([[MaybeUninit::uninit(); TILE]; TILES]) }; PLACES / 2];
+    let mut seen = [const { InputTile([MaybeUninit::uninit(); TILE]) }; PLACES / 2];
+    let mut gradients = [const { MaskedGradients([[MaybeUninit::uninit(); TILE]; TILES]) }; PLACES / 2];
     if c.taps < LANES {
         for seen in &mut seen {
             seen.0[c.taps * LANES..][..LANES].fill(MaybeUninit::new(ONES));
@@ -155,7 +155,7 @@ unsafe fn places<U: Unit, V: Vectors, const ALL: bool, const P: usize>(
 
 /// Loads the input of all taps at a pair of positions, for a tile of windows of which the first is at `x`.
 #[inline(always)]
-unsafe fn see<V: Vectors>(c: &TileGradientArgs<'_>, x: *const u16, pair: usize, seen: &mut Seen) {
+unsafe fn see<V: FusedVectors>(c: &TileGradientArgs<'_>, x: *const u16, pair: usize, seen: &mut InputTile) {
     // An odd last position is paired with itself: no argmax selects the other half.
     let places = [2 * pair, (2 * pair + 1).min(c.places - 1)];
     for t in 0..c.taps {
@@ -169,7 +169,7 @@ unsafe fn see<V: Vectors>(c: &TileGradientArgs<'_>, x: *const u16, pair: usize, 
 
 /// Accumulates the product of a pair of positions.
 #[inline(always)]
-unsafe fn multiply<U: Unit, const ALL: bool>(seen: &Seen, gradients: &Gradients) {
+unsafe fn multiply<U: TileUnit, const ALL: bool>(seen: &InputTile, gradients: &MaskedGradients) {
     // SAFETY: both are whole tiles; registers are configured for them.
     unsafe {
         U::load::<4>(seen.0.as_ptr().cast(), LINE);

@@ -11,7 +11,7 @@ pub const PIXELS: usize = 4;
 ///
 /// # Safety
 /// The vectors' instructions are available; addresses have the elements that each method names.
-pub unsafe trait Vectors: 'static {
+pub unsafe trait FusedVectors: 'static {
     /// Interleaves 16 even and 16 odd columns of f32 and stores them.
     unsafe fn store(even: *const f32, odd: *const f32, to: *mut f32);
     /// As `store`, added to `to`.
@@ -38,10 +38,10 @@ const TILE: usize = LANES * LANES;
 
 /// Scalar code.
 #[cfg_attr(not(test), expect(dead_code, reason = "beside emulated units"))]
-pub struct Plain;
+pub struct ScalarVectors;
 
 // SAFETY: scalar code, available everywhere.
-unsafe impl Vectors for Plain {
+unsafe impl FusedVectors for ScalarVectors {
     unsafe fn store(even: *const f32, odd: *const f32, to: *mut f32) {
         for i in 0..LANES {
             // SAFETY: the caller has whole vectors at these addresses.
@@ -124,7 +124,7 @@ pub use x86::Avx512Bf16;
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use crate::simd::amx::fused::vectors::{TILE, Vectors};
+    use crate::simd::amx::fused::vectors::{FusedVectors, TILE};
     use crate::simd::amx::tile::LANES;
     use std::arch::x86_64::*;
     use systole_compile::DEAD;
@@ -152,7 +152,7 @@ mod x86 {
     }
 
     // SAFETY: callers ensure that the CPU has these instructions.
-    unsafe impl Vectors for Avx512Bf16 {
+    unsafe impl FusedVectors for Avx512Bf16 {
         #[inline(always)]
         unsafe fn store(even: *const f32, odd: *const f32, to: *mut f32) {
             // SAFETY: the caller has whole vectors at these addresses.

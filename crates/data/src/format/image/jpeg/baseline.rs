@@ -4,24 +4,24 @@
 //!
 //! Pixels are those of libjpeg by default, to the bit. A few rows of samples are kept, never a whole plane.
 
-use super::huffman::{self, Bits, Class, SLACK, Table};
+use super::huffman::{self, HuffmanBitReader, HuffmanTable, HuffmanTableClass, SLACK};
 use super::{idct, upsample_color};
 use std::rc::Rc;
 
 /// What the headers say.
-pub(super) struct Frame<'a> {
+pub(super) struct JpegFrame<'a> {
     pub width: usize,
     pub height: usize,
-    components: Vec<Component>,
-    dc: [Option<Rc<Table>>; 2],
-    ac: [Option<Rc<Table>>; 2],
+    components: Vec<JpegComponent>,
+    dc: [Option<Rc<HuffmanTable>>; 2],
+    ac: [Option<Rc<HuffmanTable>>; 2],
     /// Units between restart markers; 0: there are none.
     restart: usize,
     /// The scan's data and what follows.
     data: &'a [u8],
 }
 
-struct Component {
+struct JpegComponent {
     id: u8,
     /// Blocks of it in a unit, across and down.
     wide: usize,
@@ -31,10 +31,10 @@ struct Component {
     tables: (usize, usize),
 }
 
-impl Frame<'_> {
+impl JpegFrame<'_> {
     /// Reads the headers. `None`: this picture is for the other decoder.
-    pub fn of(bytes: &[u8]) -> Option<Frame<'_>> {
-        let mut frame = Frame {
+    pub fn of(bytes: &[u8]) -> Option<JpegFrame<'_>> {
+        let mut frame = JpegFrame {
             width: 0,
             height: 0,
             components: Vec::new(),
@@ -94,7 +94,14 @@ impl Frame<'_> {
         for &[id, sampling, table] in list {
             let (wide, high) = (usize::from(sampling >> 4), usize::from(sampling & 15));
             let step_table = usize::from(table);
-            self.components.push(Component { id, wide, high, steps: [0; 64], step_table, tables: (0, 0) });
+            self.components.push(JpegComponent {
+                id,
+                wide,
+                high,
+                steps: [0; 64],
+                step_table,
+                tables: (0, 0),
+            });
         }
         let sizes: Vec<_> = self.components.iter().map(|c| (c.wide, c.high)).collect();
         match sizes[..] {
@@ -112,10 +119,10 @@ impl Frame<'_> {
         while let Some((&[which, ref counts @ ..], rest)) = segment.split_first_chunk::<17>() {
             let count: usize = counts.iter().map(|&n| usize::from(n)).sum();
             let (class, tables) = match which >> 4 {
-                0 => (Class::Dc, &mut self.dc),
-                _ => (Class::Ac, &mut self.ac),
+                0 => (HuffmanTableClass::Dc, &mut self.dc),
+                _ => (HuffmanTableClass::Ac, &mut self.ac),
             };
-            let table = Table::shared(class, counts, rest.get(..count)?)?;
+            let table = HuffmanTable::shared(class, counts, rest.get(..count)?)?;
             *tables.get_mut(usize::from(which & 15))? = Some(table);
             segment = &rest[count..];
         }
@@ -151,7 +158,7 @@ impl Frame<'_> {
 
     /// The blocks of a unit: which component's, and from the left and the top of its part.
     fn places(&self) -> Vec<(usize, usize, usize)> {
-        let of = |(i, c): (usize, &Component)| {
+        let of = |(i, c): (usize, &JpegComponent)| {
             let (wide, all) = (c.wide, c.wide * c.high);
             (0..all).map(move |block| (i, block % wide, block / wide))
         };
@@ -168,26 +175,27 @@ impl Frame<'_> {
         if stretches.len() != units.div_ceil(every) {
             return None;
         }
-        let coders: Vec<(&Table, &Table)> = self
+        let coders: Vec<(&HuffmanTable, &HuffmanTable)> = self
             .components
             .iter()
             .map(|c| Some((self.dc[c.tables.0].as_deref()?, self.ac[c.tables.1].as_deref()?)))
             .collect::<Option<_>>()?;
-        let mut planes: Vec<Plane> = self.components.iter().map(|c| Plane::new(self, c, across)).collect();
-        let mut painter = Painter::new(self);
+        let mut planes: Vec<ComponentRows> =
+            self.components.iter().map(|c| ComponentRows::new(self, c, across)).collect();
+        let mut painter = PixelWriter::new(self);
         let places = self.places();
-        let mut blocks = vec![Block { coefficients: [0; 64], count: 0 }; places.len()];
+        let mut blocks = vec![CoefficientBlock { coefficients: [0; 64], count: 0 }; places.len()];
         let mut stretch = stretches.iter();
-        let mut bits = Bits::new(&[0; SLACK]);
+        let mut bits = HuffmanBitReader::new(&[0; SLACK]);
         let mut last = [0i16; 3];
         for row in 0..down {
-            planes.iter_mut().for_each(Plane::turn_over);
+            planes.iter_mut().for_each(ComponentRows::turn_over);
             for column in 0..across {
                 if (row * across + column).is_multiple_of(every) {
                     if !bits.is_used_up() {
                         return None;
                     }
-                    bits = Bits::new(&bytes[stretch.next()?.clone()]);
+                    bits = HuffmanBitReader::new(&bytes[stretch.next()?.clone()]);
                     last = [0; 3];
                 }
                 // All of a unit first: what was just written in small pieces is slow to read in large ones.
@@ -207,14 +215,19 @@ impl Frame<'_> {
 
 /// A block's coefficients, row by row, and how many in the file's order may differ from 0.
 #[derive(Clone)]
-struct Block {
+struct CoefficientBlock {
     coefficients: [i16; 64],
     count: usize,
 }
 
-impl Block {
+impl CoefficientBlock {
     #[inline]
-    fn read(&mut self, bits: &mut Bits, (dc, ac): (&Table, &Table), last: &mut i16) -> Option<()> {
+    fn read(
+        &mut self,
+        bits: &mut HuffmanBitReader,
+        (dc, ac): (&HuffmanTable, &HuffmanTable),
+        last: &mut i16,
+    ) -> Option<()> {
         self.coefficients = [0; 64];
         self.count = huffman::block(bits, dc, ac, last, &mut self.coefficients)?;
         Some(())
@@ -268,7 +281,7 @@ fn plain(bytes: &[u8]) -> usize {
 }
 
 /// Rows of one component's samples: those of one row of units, and the last of the row before in front of them.
-struct Plane {
+struct ComponentRows {
     samples: Vec<u8>,
     /// Samples from one row to the next.
     stride: usize,
@@ -279,14 +292,14 @@ struct Plane {
     rows: usize,
 }
 
-impl Plane {
-    fn new(frame: &Frame, component: &Component, across: usize) -> Plane {
+impl ComponentRows {
+    fn new(frame: &JpegFrame, component: &JpegComponent, across: usize) -> ComponentRows {
         let first = &frame.components[0];
         let stride = upsample_color::padded(8 * component.wide * across);
         let rows = 8 * component.high;
         let width = (frame.width * component.wide).div_ceil(first.wide);
         let height = (frame.height * component.high).div_ceil(first.high);
-        Plane { samples: vec![0; stride * (rows + 1)], stride, width, height, rows }
+        ComponentRows { samples: vec![0; stride * (rows + 1)], stride, width, height, rows }
     }
 
     /// Begins the next row of units.
@@ -297,7 +310,7 @@ impl Plane {
 
     /// A block: `x` from the left, `y` from the top of the row of units.
     #[inline]
-    fn put(&mut self, x: usize, y: usize, block: &Block, steps: &[i16; 64]) {
+    fn put(&mut self, x: usize, y: usize, block: &CoefficientBlock, steps: &[i16; 64]) {
         let rows = match block.count {
             1 => [[idct::flat(block.coefficients[0], steps[0]); 8]; 8],
             2..=10 => idct::corner(&block.coefficients, steps),
@@ -318,7 +331,7 @@ impl Plane {
 }
 
 /// Turns samples to pixels as soon as all that they need are there.
-struct Painter {
+struct PixelWriter {
     width: usize,
     height: usize,
     channels: usize,
@@ -329,11 +342,11 @@ struct Painter {
     red: Vec<u8>,
 }
 
-impl Painter {
-    fn new(frame: &Frame) -> Painter {
+impl PixelWriter {
+    fn new(frame: &JpegFrame) -> PixelWriter {
         let first = &frame.components[0];
         let room = upsample_color::padded(frame.width);
-        Painter {
+        PixelWriter {
             width: frame.width,
             height: frame.height,
             channels: frame.channels(),
@@ -344,7 +357,7 @@ impl Painter {
         }
     }
 
-    fn paint(&mut self, planes: &[Plane], unit: usize, is_last: bool, out: &mut [u8]) {
+    fn paint(&mut self, planes: &[ComponentRows], unit: usize, is_last: bool, out: &mut [u8]) {
         let rows = planes[0].rows;
         // The last row of colour differences of half the height waits for the one below it.
         let late = self.ratio.1 - 1;
@@ -371,7 +384,7 @@ impl Painter {
 }
 
 /// Row `y` of the picture's colour differences, from half the width, and half the height where `tall`.
-fn widen(plane: &Plane, unit: usize, y: usize, tall: bool, sums: &mut Vec<i16>, out: &mut [u8]) {
+fn widen(plane: &ComponentRows, unit: usize, y: usize, tall: bool, sums: &mut Vec<i16>, out: &mut [u8]) {
     if !tall {
         upsample_color::edged(&plane.row(unit, y as isize)[..plane.width], sums);
         return upsample_color::doubled::<false>(sums, out);

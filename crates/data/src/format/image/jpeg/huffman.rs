@@ -38,43 +38,43 @@ pub(super) fn place(k: usize) -> usize {
 /// 0: there is none), how many bits the first takes (24 to 31), and both values (32 to 47, 48 to 63; of one code twice the
 /// same), or the value's size.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Entry(u64);
+struct HuffmanEntry(u64);
 
 const PARTIAL: u64 = 1 << 7;
 /// The code is longer than the look.
-const LONGER: Entry = Entry(PARTIAL);
+const LONGER: HuffmanEntry = HuffmanEntry(PARTIAL);
 /// Growth at the end of a block, and where no code begins so: beyond all that runs of zeros come to.
 const END: u32 = 80;
 const NO_CODE: u32 = 160;
 
-impl Entry {
-    fn new(bits: u32, growth: u32, value: i32) -> Entry {
+impl HuffmanEntry {
+    fn new(bits: u32, growth: u32, value: i32) -> HuffmanEntry {
         let (bits, growth, value) = (u64::from(bits), u64::from(growth), u64::from(value as u16));
-        Entry(bits | growth << 8 | bits << 24 | value << 32 | value << 48)
+        HuffmanEntry(bits | growth << 8 | bits << 24 | value << 32 | value << 48)
     }
 
     /// A code of `length` bits, less its value.
-    fn partial(symbol: u8, length: u32) -> Entry {
+    fn partial(symbol: u8, length: u32) -> HuffmanEntry {
         let size = u32::from(symbol & 15);
         let growth = if symbol == 0 { END } else { u32::from(symbol >> 4) + 1 };
-        Entry(Entry::new(length + size, growth, size as i32).0 | PARTIAL)
+        HuffmanEntry(HuffmanEntry::new(length + size, growth, size as i32).0 | PARTIAL)
     }
 
     /// The whole, `held` beginning with the code.
     #[inline]
-    fn whole(self, held: u64) -> Entry {
+    fn whole(self, held: u64) -> HuffmanEntry {
         let size = self.value() as u32;
         let bits = held << (self.bits() - size);
         let value = (bits >> 1 >> (63 - size)) as i32;
         // Values that begin with 0 are negative.
         let below = if bits >> 63 == 0 { (1 << size) - 1 } else { 0 };
-        Entry::new(self.bits(), self.growth() as u32, value - below)
+        HuffmanEntry::new(self.bits(), self.growth() as u32, value - below)
     }
 
     /// Two codes, one behind the other.
-    fn and(self, next: Entry) -> Entry {
+    fn and(self, next: HuffmanEntry) -> HuffmanEntry {
         let (bits, growth) = (u64::from(next.bits()), next.growth() as u64);
-        Entry((self.0 << 16 >> 16) + (bits | growth << 16 | next.0 >> 48 << 48))
+        HuffmanEntry((self.0 << 16 >> 16) + (bits | growth << 16 | next.0 >> 48 << 48))
     }
 
     #[inline]
@@ -115,7 +115,7 @@ impl Entry {
 
 /// What the codes of a table are for.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Class {
+pub(super) enum HuffmanTableClass {
     /// First coefficients, as differences.
     Dc,
     /// All others, with the zeros before them.
@@ -123,11 +123,11 @@ pub(super) enum Class {
 }
 
 /// A table of codes.
-pub(super) struct Table {
-    class: Class,
+pub(super) struct HuffmanTable {
+    class: HuffmanTableClass,
     counts: [u8; 16],
     /// By the next bits.
-    entries: Box<[Entry; 1 << LOOK]>,
+    entries: Box<[HuffmanEntry; 1 << LOOK]>,
     /// Codes of `n` bits are below this, once shifted to 16 bits.
     ends: [u32; 17],
     /// Index of a symbol less its code, by the code's length.
@@ -137,20 +137,20 @@ pub(super) struct Table {
 
 thread_local! {
     /// The tables made last on this thread: pictures of one source mostly have the same, and making one takes its time.
-    static LAST: RefCell<Vec<Rc<Table>>> = const { RefCell::new(Vec::new()) };
+    static LAST: RefCell<Vec<Rc<HuffmanTable>>> = const { RefCell::new(Vec::new()) };
 }
 /// How many of them are kept.
 const KEPT: usize = 8;
 
-impl Table {
-    /// [`Table::new`], unless the same was made a moment ago.
-    pub fn shared(class: Class, counts: &[u8; 16], list: &[u8]) -> Option<Rc<Table>> {
+impl HuffmanTable {
+    /// [`HuffmanTable::new`], unless the same was made a moment ago.
+    pub fn shared(class: HuffmanTableClass, counts: &[u8; 16], list: &[u8]) -> Option<Rc<HuffmanTable>> {
         LAST.with_borrow_mut(|last| {
-            let is_same = |t: &&Rc<Table>| t.class == class && t.counts == *counts && t.list == list;
+            let is_same = |t: &&Rc<HuffmanTable>| t.class == class && t.counts == *counts && t.list == list;
             if let Some(table) = last.iter().find(is_same) {
                 return Some(table.clone());
             }
-            let table = Rc::new(Table::new(class, counts, list)?);
+            let table = Rc::new(HuffmanTable::new(class, counts, list)?);
             last.truncate(KEPT - 1);
             last.insert(0, table.clone());
             Some(table)
@@ -159,11 +159,11 @@ impl Table {
 
     /// Of the numbers of codes of 1 to 16 bits, and the symbols in order. `None`: there are more codes than bits can say, or
     /// symbols that the class does not have.
-    fn new(class: Class, counts: &[u8; 16], list: &[u8]) -> Option<Table> {
+    fn new(class: HuffmanTableClass, counts: &[u8; 16], list: &[u8]) -> Option<HuffmanTable> {
         let is_known = |&symbol: &u8| match (class, symbol >> 4, symbol & 15) {
-            (Class::Dc, run, size) => run == 0 && size <= 11,
-            (Class::Ac, run, 0) => run == 0 || run == 15,
-            (Class::Ac, _, size) => size <= 10,
+            (HuffmanTableClass::Dc, run, size) => run == 0 && size <= 11,
+            (HuffmanTableClass::Ac, run, 0) => run == 0 || run == 15,
+            (HuffmanTableClass::Ac, _, size) => size <= 10,
         };
         if !list.iter().all(is_known) {
             return None;
@@ -178,7 +178,7 @@ impl Table {
                 if length <= LOOK {
                     let first = (code << (LOOK - length)) as usize;
                     let same = entries.get_mut(first..first + (1 << (LOOK - length)))?;
-                    fill(same, code, Entry::partial(symbol, length));
+                    fill(same, code, HuffmanEntry::partial(symbol, length));
                 }
                 (code, index) = (code + 1, index + 1);
             }
@@ -188,15 +188,15 @@ impl Table {
             ends[length as usize] = code << (16 - length);
             code <<= 1;
         }
-        if class == Class::Ac {
+        if class == HuffmanTableClass::Ac {
             entries = paired(&entries);
         }
-        Some(Table { class, counts: *counts, entries, ends, offsets, list: list.to_vec() })
+        Some(HuffmanTable { class, counts: *counts, entries, ends, offsets, list: list.to_vec() })
     }
 
     /// What `held`, the next bits, begins with.
     #[inline]
-    fn next(&self, held: u64) -> Entry {
+    fn next(&self, held: u64) -> HuffmanEntry {
         match self.entries[(held >> (64 - LOOK)) as usize] {
             entry if entry.is_partial() => self.rare(held, entry),
             entry => entry,
@@ -205,24 +205,24 @@ impl Table {
 
     #[cold]
     #[inline(never)]
-    fn rare(&self, held: u64, entry: Entry) -> Entry {
+    fn rare(&self, held: u64, entry: HuffmanEntry) -> HuffmanEntry {
         if entry == LONGER { self.long(held) } else { entry.whole(held) }
     }
 
-    fn long(&self, held: u64) -> Entry {
+    fn long(&self, held: u64) -> HuffmanEntry {
         let next = (held >> 48) as u32;
         let of = |length: usize| {
             let index = (next >> (16 - length)) as i32 + self.offsets[length];
             let symbol = *self.list.get(usize::try_from(index).ok()?)?;
-            Some(Entry::partial(symbol, length as u32).whole(held))
+            Some(HuffmanEntry::partial(symbol, length as u32).whole(held))
         };
         let length = (LOOK as usize + 1..17).find(|&n| next < self.ends[n]);
-        length.and_then(of).unwrap_or(Entry::new(0, NO_CODE, 0))
+        length.and_then(of).unwrap_or(HuffmanEntry::new(0, NO_CODE, 0))
     }
 }
 
 /// Entries of all looks that begin with `code`, with the value where it is in the look.
-fn fill(same: &mut [Entry], code: u32, entry: Entry) {
+fn fill(same: &mut [HuffmanEntry], code: u32, entry: HuffmanEntry) {
     let length = LOOK - same.len().ilog2();
     if entry.bits() > LOOK {
         return same.fill(entry);
@@ -235,7 +235,7 @@ fn fill(same: &mut [Entry], code: u32, entry: Entry) {
 }
 
 /// With a second code and its value wherever both are in the look, and the first is not the last of its block.
-fn paired(single: &[Entry; 1 << LOOK]) -> Box<[Entry; 1 << LOOK]> {
+fn paired(single: &[HuffmanEntry; 1 << LOOK]) -> Box<[HuffmanEntry; 1 << LOOK]> {
     let of = |look: usize| {
         let first = single[look];
         if first.is_partial() || first.growth() >= END as usize {
@@ -252,7 +252,7 @@ fn paired(single: &[Entry; 1 << LOOK]) -> Box<[Entry; 1 << LOOK]> {
 
 /// The bits of one stretch between restart markers, without the zeros that follow bytes of 255 in the file.
 #[derive(Clone, Copy)]
-pub(super) struct Bits<'a> {
+pub(super) struct HuffmanBitReader<'a> {
     bytes: &'a [u8],
     at: usize,
     /// The next bits, from the highest on.
@@ -260,10 +260,10 @@ pub(super) struct Bits<'a> {
     count: u32,
 }
 
-impl<'a> Bits<'a> {
+impl<'a> HuffmanBitReader<'a> {
     /// `bytes` end with [`SLACK`] bytes that are not part of the data.
-    pub fn new(bytes: &'a [u8]) -> Bits<'a> {
-        Bits { bytes, at: 0, held: 0, count: 0 }
+    pub fn new(bytes: &'a [u8]) -> HuffmanBitReader<'a> {
+        HuffmanBitReader { bytes, at: 0, held: 0, count: 0 }
     }
 
     /// At least 56 bits are there afterwards: two codes with their values. Behind the end they are zeros.
@@ -296,9 +296,9 @@ impl<'a> Bits<'a> {
 /// A function of its own, which keeps its bits in registers.
 #[inline(never)]
 pub(super) fn block(
-    stretch: &mut Bits,
-    dc: &Table,
-    ac: &Table,
+    stretch: &mut HuffmanBitReader,
+    dc: &HuffmanTable,
+    ac: &HuffmanTable,
     last: &mut i16,
     out: &mut [i16; 64],
 ) -> Option<usize> {
@@ -357,14 +357,14 @@ mod tests {
     }
 
     /// Symbols 0x01, 0x00 and 0x03 as codes 0, 10 and 110.
-    fn three_codes(class: Class) -> Rc<Table> {
-        Table::shared(class, &[1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[1, 0, 3]).unwrap()
+    fn three_codes(class: HuffmanTableClass) -> Rc<HuffmanTable> {
+        HuffmanTable::shared(class, &[1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[1, 0, 3]).unwrap()
     }
 
     #[test]
     fn two_codes_in_one_look_are_two_codes_one_after_the_other() {
-        let (dc, ac) = (three_codes(Class::Dc), three_codes(Class::Ac));
-        assert!(Rc::ptr_eq(&ac, &three_codes(Class::Ac)) && !Rc::ptr_eq(&ac, &dc));
+        let (dc, ac) = (three_codes(HuffmanTableClass::Dc), three_codes(HuffmanTableClass::Ac));
+        assert!(Rc::ptr_eq(&ac, &three_codes(HuffmanTableClass::Ac)) && !Rc::ptr_eq(&ac, &dc));
         let of = |text: &str| -> Vec<u8> {
             let bits = text.bytes().filter(|b| *b != b' ').chain([b'1'; 8]).collect::<Vec<_>>();
             let (bytes, _) = bits.as_chunks::<8>();
@@ -374,7 +374,7 @@ mod tests {
         // First coefficient 1, then 5, -1, 1 and the end; then one whose last coefficient is not 0, and what follows it.
         let full = format!("01 {} 110111 01 10", "01".repeat(62));
         let bytes = of(&format!("01 110101 00 01 10 {full}"));
-        let (mut bits, mut last) = (Bits::new(&bytes), 0);
+        let (mut bits, mut last) = (HuffmanBitReader::new(&bytes), 0);
         let mut out = [0i16; 64];
         assert_eq!(block(&mut bits, &dc, &ac, &mut last, &mut out), Some(4));
         let first: Vec<i16> = (0..5).map(|k| out[place(k)]).collect();
@@ -396,30 +396,43 @@ mod tests {
     fn codes_of_every_length_are_read_with_their_values() {
         // Codes 0, 10, 110, …: the n-th has n bits; symbols of run n mod 3 and size n mod 10 + 1, and the value 0…0 or 10…0.
         let list: Vec<u8> = (1..=16u8).map(|n| (n % 3) << 4 | (n % 10 + 1)).collect();
-        let table = Table::new(Class::Ac, &[1; 16], &list).unwrap();
+        let table = HuffmanTable::new(HuffmanTableClass::Ac, &[1; 16], &list).unwrap();
         for (i, &symbol) in list.iter().enumerate() {
             for first in [0, 1] {
                 let code = ((1u64 << (i + 1)) - 2) << (63 - i) | first << (62 - i);
                 let mut bytes = code.to_be_bytes().to_vec();
                 bytes.extend([0; SLACK]);
-                let mut bits = Bits::new(&bytes);
+                let mut bits = HuffmanBitReader::new(&bytes);
                 bits.refill();
                 let size = u32::from(symbol & 15);
                 let expected = if first == 1 { 1 << (size - 1) } else { 1 - (1 << size) };
-                let entry = Entry::new(i as u32 + 1 + size, u32::from(symbol >> 4) + 1, expected);
+                let entry = HuffmanEntry::new(i as u32 + 1 + size, u32::from(symbol >> 4) + 1, expected);
                 // The zeros behind it may be another code.
-                let first = |e: Entry| (e.first_bits(), e.growth(), e.value());
+                let first = |e: HuffmanEntry| (e.first_bits(), e.growth(), e.value());
                 let found = table.next(bits.held);
                 assert_eq!(first(found), first(entry), "code of {} bits, value of {size}", i + 1);
             }
         }
         let one = |class, symbol| {
-            Table::new(class, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[symbol]).is_some()
+            HuffmanTable::new(class, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[symbol]).is_some()
         };
-        assert!(one(Class::Dc, 11) && !one(Class::Dc, 12) && one(Class::Ac, 0xf0) && !one(Class::Ac, 0x20));
         assert!(
-            Table::new(Class::Dc, &[3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[1, 2, 3]).is_none()
+            one(HuffmanTableClass::Dc, 11)
+                && !one(HuffmanTableClass::Dc, 12)
+                && one(HuffmanTableClass::Ac, 0xf0)
+                && !one(HuffmanTableClass::Ac, 0x20)
         );
-        assert!(Table::new(Class::Ac, &[1; 16], &list[1..]).is_none(), "fewer symbols than codes");
+        assert!(
+            HuffmanTable::new(
+                HuffmanTableClass::Dc,
+                &[3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+                &[1, 2, 3]
+            )
+            .is_none()
+        );
+        assert!(
+            HuffmanTable::new(HuffmanTableClass::Ac, &[1; 16], &list[1..]).is_none(),
+            "fewer symbols than codes"
+        );
     }
 }

@@ -137,7 +137,7 @@ fn samples(columns: [Lanes; 8]) -> [[u8; 8]; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_base::rng::Stream;
+    use systole_base::rng::RandomStream;
 
     /// The transform as it is defined (ITU T.81, A.3.3).
     fn by_definition(x: &[f64; 64]) -> [f64; 64] {
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn is_the_transform_to_a_level() {
-        let mut draws = Stream::new(5, 6, 7);
+        let mut draws = RandomStream::new(5, 6, 7);
         for kept in [1, 3, 10, 64] {
             for _ in 0..50 {
                 let mut x = [0i16; 64];
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_corner_is_the_whole_to_the_bit() {
-        let mut draws = Stream::new(5, 6, 8);
+        let mut draws = RandomStream::new(5, 6, 8);
         for largest in [3, 2_000, 1 << 16] {
             for _ in 0..2_000 {
                 let (mut x, mut steps) = ([0i16; 64], [0i16; 64]);

@@ -40,7 +40,7 @@ fn pixels_of_the_frequent_kind_are_libjpegs_to_the_bit() {
 
 #[test]
 fn both_decoders_agree_on_every_layout() {
-    let mut draws = systole_base::rng::Stream::new(1, 2, 3);
+    let mut draws = systole_base::rng::RandomStream::new(1, 2, 3);
     let mut below = |n| draws.below(n) as usize;
     for seed in 0..160 {
         let sampling = [None, Some((1, 1)), Some((2, 1)), Some((2, 2))][below(4)];

@@ -1,7 +1,7 @@
 //! An encoder for tests: any samples, any of the layouts that the decoder knows.
 
 use super::super::huffman::place;
-use systole_base::rng::Stream;
+use systole_base::rng::RandomStream;
 
 pub struct Layout {
     pub width: usize,
@@ -46,7 +46,7 @@ pub fn jpeg(layout: &Layout) -> Vec<u8> {
     segment(&mut out, 0xda, scan);
 
     let (columns, rows) = (layout.width.div_ceil(8 * across), layout.height.div_ceil(8 * down));
-    let mut draws = Stream::new(layout.seed, 1, 2);
+    let mut draws = RandomStream::new(layout.seed, 1, 2);
     let (mut bits, mut last) = (Writer::default(), [0; 3]);
     for unit in 0..columns * rows {
         if layout.restart > 0 && unit > 0 && unit.is_multiple_of(layout.restart) {
