@@ -1,11 +1,13 @@
-//! Systole trains deep-learning models from one small Rust program, with the names that people know from Keras and tf.data:
-//! on the CPU today. The same steps compile for TPUs and GPUs, where nobody has executed them yet.
+//! Systole: deep-learning training in Rust, with the names of Keras and tf.data.
+//!
+//! It runs on CPUs, and on NVIDIA GPUs through XLA (verified on an H100: losses match the CPU engine). The same
+//! training steps compile for TPUs, where nobody has executed them yet.
 //!
 //! ```
 //! use systole::prelude::*;
 //!
 //! # fn main() -> Result<()> {
-//! let data = datasets::glyphs(0)?; // ten classes of 28×28 pictures, drawn by code
+//! let data = datasets::glyphs(0)?; // synthetic 28×28 images of ten classes
 //! let scale = |s: Sample| s.map("image", |x| x.cast(F32) / 255.0);
 //! let train = data.train.map(scale).shuffle(60_000, 7).repeat().batch(100).prefetch(AUTOTUNE);
 //!
@@ -24,15 +26,15 @@
 //! # }
 //! ```
 //!
-//! This crate is the facade: it re-exports the parts and registers the backends it is built with. The command-line program is
-//! the package `systole-cli`. `ARCHITECTURE.md` shows how the parts fit together.
+//! This crate is the facade: it re-exports the member crates and registers the backends it is built with. The
+//! command-line program is the package `systole-cli`. `ARCHITECTURE.md` shows how the parts fit together.
 
-/// The tutorials' page, whose Rust is run with the tests.
+/// The tutorials page, as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/guide/tutorials.md")]
 struct Tutorials;
 
-/// The guides to models, training loops, callbacks and the toolbox, likewise.
+/// The guides to models, training loops, callbacks and the toolbox, as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/guide/models.md")]
 #[doc = include_str!("../docs/guide/biggan.md")]

@@ -1,4 +1,4 @@
-//! Knobs: overrides, wrong values, the table.
+//! Environment variables: overrides, invalid values, the table.
 
 use systole_base::knobs::{EnvVar, KNOBS, override_value, parse_bytes};
 
@@ -19,7 +19,7 @@ fn a_wrong_value_is_told() {
     assert!(!knob.is_on().unwrap());
     for e in [knob.number().unwrap_err(), knob.no_value("off")] {
         let text = e.to_string();
-        assert!(text.contains("`off` is no value of SYSTOLE_TEST_WRONG"), "{text}");
+        assert!(text.contains("invalid value `off` of SYSTOLE_TEST_WRONG"), "{text}");
         assert!(text.contains("on|off: for this test"), "{text}");
     }
     override_value(knob, "maybe");

@@ -1,4 +1,4 @@
-//! Counter-based random numbers against published vectors, and their moments.
+//! Random number generator: published test vectors, and moments of its distributions.
 
 use systole_base::rng::{RandomStream, hash_name, philox4x32};
 

@@ -1,13 +1,14 @@
-//! The parts of a bytecode file: strings, dialects and names of ops, attributes and types (not yet read), properties, resources.
+//! Splits a bytecode file into its sections: strings, dialects and op names, unparsed attributes and types, properties,
+//! resources.
 
 use crate::byte_io::{ByteReader, wrong};
 use systole_base::Result;
 
-/// The newest version of the format.
+/// Newest supported version of the format.
 pub(crate) const NEWEST: u64 = 6;
 pub(crate) const MAGIC: [u8; 4] = *b"ML\xEFR";
 
-/// What sections hold.
+/// Section ids.
 pub(crate) mod section {
     pub(crate) const STRINGS: u8 = 0;
     pub(crate) const DIALECTS: u8 = 1;
@@ -20,32 +21,32 @@ pub(crate) mod section {
     pub(crate) const COUNT: usize = 9;
 }
 
-/// An attribute or a type that has not been read.
+/// An unparsed attribute or type.
 #[derive(Clone, Copy)]
 pub(crate) struct UnparsedEntry<'a> {
     pub(crate) dialect: &'a str,
-    /// Whether it is in the dialect's own encoding; else in text.
+    /// Whether it uses the dialect's own encoding instead of text.
     pub(crate) custom: bool,
     pub(crate) bytes: ByteReader<'a>,
 }
 
-/// A file in its parts.
+/// The sections of a file.
 pub(crate) struct BytecodeFile<'a> {
     pub(crate) version: u64,
     pub(crate) producer: &'a str,
     strings: Vec<&'a [u8]>,
     dialects: Vec<&'a str>,
-    /// Dialect and name of each op, and whether its writer knew it.
+    /// Dialect and name of each op, and whether the writer had it registered.
     pub(crate) ops: Vec<(&'a str, &'a str, bool)>,
     pub(crate) attributes: Vec<UnparsedEntry<'a>>,
     pub(crate) types: Vec<UnparsedEntry<'a>>,
     pub(crate) properties: Vec<ByteReader<'a>>,
     pub(crate) ir: ByteReader<'a>,
-    /// Names and bytes of what attributes refer to by number.
+    /// Names and bytes of the resources that attributes refer to by number.
     pub(crate) resources: Vec<(&'a str, &'a [u8])>,
 }
 
-/// What a file says of its writer; `None`: it is no bytecode.
+/// Returns the producer string of a file; `None` if it is not bytecode.
 pub(crate) fn producer(bytes: &[u8]) -> Option<&str> {
     let mut bytes = ByteReader::new(bytes.strip_prefix(&MAGIC)?, MAGIC.len());
     bytes.number().ok()?;
@@ -53,19 +54,19 @@ pub(crate) fn producer(bytes: &[u8]) -> Option<&str> {
 }
 
 impl<'a> BytecodeFile<'a> {
-    /// Takes a file apart.
+    /// Splits a file into its sections.
     pub(crate) fn new(input: &'a [u8]) -> Result<BytecodeFile<'a>> {
         let rest = input.strip_prefix(&MAGIC);
         let rest = rest.ok_or_else(|| {
-            wrong(0, "it does not begin with `ML\u{EF}R`")
-                .hint("StableHLO text is read by `systole_mlir::text`")
+            wrong(0, "expected it to start with `ML\u{EF}R`")
+                .hint("read StableHLO text with `systole_mlir::text`")
         })?;
         let mut bytes = ByteReader::new(rest, MAGIC.len());
         let version = bytes.number()?;
         if version > NEWEST {
             return Err(bytes
-                .wrong(format!("version {version} of the format is not known"))
-                .because(format!("it is read up to version {NEWEST}")));
+                .wrong(format!("unsupported format version {version}"))
+                .because(format!("versions up to {NEWEST} are supported")));
         }
         let producer = bytes.text()?;
         let mut sections = [None; section::COUNT];
@@ -74,7 +75,7 @@ impl<'a> BytecodeFile<'a> {
             let (id, content) = bytes.section()?;
             match sections.get_mut(usize::from(id)) {
                 Some(slot @ None) => *slot = Some(content),
-                _ => return Err(wrong(at, format!("section {id} is unknown or is there twice"))),
+                _ => return Err(wrong(at, format!("unknown or repeated section {id}"))),
             }
         }
         let empty = ByteReader::new(&[], bytes.at);
@@ -98,17 +99,17 @@ impl<'a> BytecodeFile<'a> {
         Ok(file)
     }
 
-    /// A string by number.
+    /// Returns a string by number.
     pub(crate) fn string(&self, n: u64, at: usize) -> Result<&'a str> {
         let found = usize::try_from(n).ok().and_then(|n| self.strings.get(n)).copied();
-        let found = found.ok_or_else(|| wrong(at, format!("there is no string {n}")))?;
+        let found = found.ok_or_else(|| wrong(at, format!("string {n} does not exist")))?;
         std::str::from_utf8(found).map_err(|_| wrong(at, format!("string {n} is not UTF-8")))
     }
 
     fn dialect(&self, bytes: &mut ByteReader<'a>) -> Result<&'a str> {
         let n = bytes.number()?;
         let found = usize::try_from(n).ok().and_then(|n| self.dialects.get(n)).copied();
-        found.ok_or_else(|| bytes.wrong(format!("there is no dialect {n}")))
+        found.ok_or_else(|| bytes.wrong(format!("dialect {n} does not exist")))
     }
 
     fn dialects(&mut self, mut bytes: ByteReader<'a>) -> Result<()> {
@@ -149,7 +150,7 @@ impl<'a> BytecodeFile<'a> {
             }
         }
         if entries.len() != all {
-            return Err(sizes.wrong(format!("{} attributes and types, not {all}", entries.len())));
+            return Err(sizes.wrong(format!("got {} attributes and types, expected {all}", entries.len())));
         }
         self.types = entries.split_off(attributes);
         self.attributes = entries;
@@ -167,7 +168,7 @@ impl<'a> BytecodeFile<'a> {
         if sizes.is_empty() {
             return Ok(());
         }
-        // Those of outside come first, and no attribute refers to them.
+        // External resources come first; no attribute refers to them.
         for _ in 0..sizes.count()? {
             sizes.number()?;
             self.group(&mut sizes, &mut content)?;
@@ -199,7 +200,7 @@ impl<'a> BytecodeFile<'a> {
     }
 }
 
-/// Lengths from the last string to the first, then all strings with a zero behind each.
+/// Reads the string lengths, last to first, then the zero-terminated strings.
 fn strings(mut bytes: ByteReader<'_>) -> Result<Vec<&[u8]>> {
     let mut lengths = bytes.list(ByteReader::number)?;
     let mut strings = Vec::with_capacity(lengths.len());
@@ -207,7 +208,7 @@ fn strings(mut bytes: ByteReader<'_>) -> Result<Vec<&[u8]>> {
         let length = bytes.fits(length)?;
         let with_zero = bytes.take(length)?;
         let text = with_zero.all().strip_suffix(&[0]);
-        strings.push(text.ok_or_else(|| with_zero.wrong("a string without its zero byte"))?);
+        strings.push(text.ok_or_else(|| with_zero.wrong("string has no terminating zero"))?);
     }
     Ok(strings)
 }

@@ -1,23 +1,23 @@
-//! The tables of VHLO: which attributes each version of an op has, how they stand in StableHLO, which types there are.
+//! Tables of VHLO ops and types: attributes of each op version, and their form in StableHLO.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// Since which version of StableHLO.
+/// StableHLO version that introduced an op, type or attribute.
 type SinceVersion = (u16, u16);
 
-/// A version of an op.
+/// A version of a VHLO op.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpVersion {
     pub(crate) version: u16,
     pub(crate) since: SinceVersion,
-    /// The first version of StableHLO that has another in its place.
+    /// First StableHLO version that replaces it.
     pub(crate) until: Option<SinceVersion>,
     attributes: &'static str,
 }
 
 impl OpVersion {
-    /// Names of its attributes, in the order in which they are written.
+    /// Returns the names of its attributes, in the order in which they are written.
     pub(crate) fn attributes(self) -> impl Iterator<Item = &'static str> {
         self.attributes.split_ascii_whitespace().filter_map(move |name| {
             match (name.strip_suffix('+'), name.strip_suffix('-')) {
@@ -29,7 +29,7 @@ impl OpVersion {
     }
 }
 
-/// All versions of an op, oldest first; none: there is no such op.
+/// Returns all versions of an op, oldest first; empty for an unknown op.
 pub(crate) fn versions(name: &str) -> impl Iterator<Item = OpVersion> {
     VERSIONS.get(name).into_iter().flatten().copied()
 }
@@ -57,7 +57,7 @@ static VERSIONS: LazyLock<HashMap<&str, Vec<OpVersion>>> = LazyLock::new(|| {
     plain.chain(OPS.split(';').filter_map(row)).collect()
 });
 
-/// Ops of one version, without attributes.
+/// Ops with a single version and no attributes.
 const PLAIN: &str = "\
     abs add after_all and atan2 bitcast_convert case ceil clamp complex convert count_leading_zeros create_token \
     divide dynamic_pad dynamic_reshape dynamic_update_slice floor if imag is_finite maximum minimum multiply negate \
@@ -65,8 +65,8 @@ const PLAIN: &str = "\
     round_nearest_afz round_nearest_even select shift_left shift_right_arithmetic shift_right_logical sign subtract \
     tuple uniform_dequantize uniform_quantize while xor";
 
-/// Op, the versions of StableHLO since which its versions are there, its attributes in the order of their names: `+` behind
-/// those that its second version has alone, `-` behind those of its first.
+/// Op, the StableHLO versions that introduced each of its versions, and its attributes in order of name. `+` marks
+/// attributes of the second version only, `-` attributes of the first version only.
 const OPS: &str = "
     all_gather 0.9 1.5: all_gather_dim channel_id replica_groups use_global_device_ids;
     all_reduce 0.9 1.5: channel_id replica_groups use_global_device_ids;
@@ -152,28 +152,28 @@ const OPS: &str = "
     unary_einsum 0.9: einsum_config;
 ";
 
-/// How an attribute of VHLO stands in StableHLO.
+/// Form of a VHLO attribute in StableHLO.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum VhloAttributeKind {
-    /// As what it is.
+    /// Unchanged.
     Any,
-    /// A tensor as `array<i64: …>`.
+    /// A tensor written as `array<i64: …>`.
     Ints,
-    /// A tensor as `array<i1: …>`.
+    /// A tensor written as `array<i1: …>`.
     Bools,
-    /// A number of this type.
+    /// An integer of this type.
     Int(&'static str),
-    /// A flag that is there or not.
+    /// A unit attribute, present or absent.
     Unit,
-    /// A string as `@name`.
+    /// A string written as `@name`.
     Symbol,
-    /// Strings as `@name`s.
+    /// Strings written as `@name`s.
     Symbols,
-    /// A number that is one of the words of an attribute's code.
+    /// An enum with this attribute code.
     Word(u64),
 }
 
-/// How an attribute stands in StableHLO, by its name.
+/// Returns the form of an attribute in StableHLO, by its name.
 pub(crate) fn kind(name: &str) -> VhloAttributeKind {
     KINDS
         .iter()
@@ -204,7 +204,7 @@ const KINDS: &[(VhloAttributeKind, &str)] = &[
     (VhloAttributeKind::Word(16), "transpose_a"),
 ];
 
-/// Code of an attribute that is one of some words, its kind in StableHLO, the words by number.
+/// Enum attributes: code, kind in StableHLO, values by number.
 pub(crate) const WORDS: &[(u64, &str, &str)] = &[
     (3, "comparison_direction", "EQ NE GE GT LE LT"),
     (4, "comparison_type", "NOTYPE FLOAT TOTALORDER SIGNED UNSIGNED"),
@@ -216,27 +216,27 @@ pub(crate) const WORDS: &[(u64, &str, &str)] = &[
     (19, "result_accuracy_mode", "DEFAULT HIGHEST TOLERANCE"),
 ];
 
-/// How a field of a structure is stored.
+/// Encoding of a struct field.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FieldEncoding {
-    /// Numbers; none where it is not said.
+    /// Integers; empty if absent.
     Ints,
-    /// A number; 0 where it is not said.
+    /// An integer; 0 if absent.
     Int,
     /// The bits of an f64.
     Float,
     Attribute,
     /// A name, in StableHLO a symbol.
     Symbol,
-    /// Perhaps an attribute, behind a number that says whether.
+    /// An optional attribute after an integer that states its presence.
     Tagged,
-    /// Perhaps an attribute, whose number has a bit that says whether.
+    /// An optional attribute whose number has a presence bit.
     Flagged,
 }
 
 type NamedField = (&'static str, FieldEncoding);
 
-/// Attributes with fields: code, name in StableHLO, since which version, the fields in their order.
+/// Struct attributes: code, name in StableHLO, introducing version, fields in order.
 pub(crate) const STRUCTURES: &[(u64, &str, SinceVersion, &[NamedField])] = {
     use FieldEncoding::*;
     &[
@@ -259,36 +259,36 @@ pub(crate) const STRUCTURES: &[(u64, &str, SinceVersion, &[NamedField])] = {
     ]
 };
 
-/// What StableHLO leaves out and VHLO always says.
+/// Default of an attribute that StableHLO omits and VHLO always writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum VhloDefault {
-    /// `false`, or a flag that is not there.
+    /// `false`, or an absent unit attribute.
     False,
-    /// A number.
+    /// An integer.
     Int(i64),
     /// `[]`
     List,
     /// A tensor without elements.
     Empty,
-    /// `""`, and `{}` where one is read.
+    /// `""`; `{}` is also accepted when reading.
     Text,
     /// `{}`
     Dictionary,
-    /// A tensor of this number for each dimension of the window.
+    /// A tensor with this integer for each window dimension.
     Each(i64),
-    /// Two zeros for each dimension of the window.
+    /// Two zeros for each window dimension.
     Pairs,
-    /// `false` for each dimension of the window.
+    /// `false` for each window dimension.
     Falses,
-    /// The precision `DEFAULT` of both operands.
+    /// Precision `DEFAULT` for both operands.
     Precision,
-    /// The accuracy `DEFAULT`.
+    /// Accuracy `DEFAULT`.
     Accuracy,
     /// No type.
     None,
 }
 
-/// What an attribute of an op is where StableHLO does not say it.
+/// Returns the default of an op's attribute that StableHLO omits.
 pub(crate) fn default(op: &str, name: &str) -> Option<VhloDefault> {
     let among = |all: &str, name: &str| all.split_ascii_whitespace().any(|n| n == name);
     let found =
@@ -296,7 +296,7 @@ pub(crate) fn default(op: &str, name: &str) -> Option<VhloDefault> {
     found.map(|(.., default)| *default)
 }
 
-/// Ops (none: all), attributes, default.
+/// Ops (empty: all), attributes, default.
 const DEFAULTS: &[(&str, &str, VhloDefault)] = &[
     ("cholesky", "lower", VhloDefault::False),
     (
@@ -343,16 +343,16 @@ const DEFAULTS: &[(&str, &str, VhloDefault)] = &[
     ),
 ];
 
-/// Attributes of VHLO that are fields of one in StableHLO: its name there, its kind, and the fields with their attributes.
+/// VHLO attributes that are fields of one StableHLO struct attribute: its name, its kind and the fields.
 pub(crate) struct StructAttribute {
     pub(crate) ops: &'static str,
     pub(crate) name: &'static str,
     pub(crate) kind: &'static str,
-    /// In order; the attributes of VHLO have the same names.
+    /// Field names in order; the VHLO attributes have the same names.
     pub(crate) fields: &'static str,
 }
 
-/// The attributes of an op that are gathered from several.
+/// Returns the struct attributes of an op that VHLO stores as separate attributes.
 pub(crate) fn gathered(op: &str) -> impl Iterator<Item = &'static StructAttribute> {
     GATHERED.iter().filter(move |g| g.ops.split_ascii_whitespace().any(|n| n == op))
 }
@@ -387,8 +387,8 @@ const GATHERED: &[StructAttribute] = &[
     },
 ];
 
-/// The layouts of a convolution: for each of the three, the two dimensions that are not spatial, with their letters, and
-/// the spatial ones.
+/// Layouts of a convolution: for each of the three, its two non-spatial dimensions with their letters, and its spatial
+/// dimensions.
 pub(crate) const LAYOUTS: [[(&str, &str); 3]; 3] = [
     [("b", "input_batch_dimension"), ("f", "input_feature_dimension"), ("", "input_spatial_dimensions")],
     [
@@ -399,7 +399,7 @@ pub(crate) const LAYOUTS: [[(&str, &str); 3]; 3] = [
     [("b", "output_batch_dimension"), ("f", "output_feature_dimension"), ("", "output_spatial_dimensions")],
 ];
 
-/// Types without parameters: code, name, bits, since which version.
+/// Types without parameters: code, name, bits, introducing version.
 pub(crate) const TYPES: &[(u64, &str, u32, SinceVersion)] = &[
     (0, "i1", 1, (0, 9)),
     (2, "bf16", 16, (0, 9)),
@@ -435,7 +435,7 @@ pub(crate) const TYPES: &[(u64, &str, u32, SinceVersion)] = &[
     (40, "f8E8M0FNU", 8, (1, 8)),
 ];
 
-/// Ops of other dialects: their attributes in the order in which they are written, `?` before those that may be missing.
+/// Ops of other dialects: their attributes in the order in which they are written; `?` marks optional ones.
 pub(crate) const OTHERS: &[(&str, &str)] = &[
     ("builtin.module", "?sym_name ?sym_visibility"),
     ("sdy.mesh", "mesh sym_name"),

@@ -1,5 +1,5 @@
-//! Programs that JAX exports: read from bytes as from text; what is written of them is read by jaxlib as its own. Needs a Python with
-//! JAX, named by SYSTOLE_PYTHON.
+//! Tests with programs exported by JAX: bytecode and text import alike, and jaxlib reads what is written. Requires a
+//! Python with JAX, set by SYSTOLE_PYTHON.
 
 #![allow(clippy::print_stdout, reason = "a test that is skipped says so")]
 
@@ -11,7 +11,7 @@ use std::process::Command;
 use systole_bytecode::{StablehloVersion, parse, version_of, write};
 use systole_mlir::syntax::MlirModule;
 
-/// Runs the script of this folder; what it printed. `None`: there is no Python to run it.
+/// Runs the Python script of this directory and returns its output; `None` without Python.
 fn python(what: &str, folder: &Path) -> Option<String> {
     let python = std::env::var("SYSTOLE_PYTHON").ok()?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs.py");
@@ -21,13 +21,13 @@ fn python(what: &str, folder: &Path) -> Option<String> {
     Some(text)
 }
 
-/// The program of a module in our own text, or why there is none.
+/// Imports a module and prints it, or returns the error.
 fn imported(module: &MlirModule) -> Result<String, String> {
     let program = systole_mlir::import::program(module).map_err(|e| e.what().to_owned())?.program;
     Ok(systole_ir::text::print_program(&program.graph, &program.donated, program.spread.as_ref()))
 }
 
-/// One program: its versions that were written go beside it.
+/// Checks one program; the versions that could be written are saved next to it.
 fn check(path: &Path) -> usize {
     let name = path.display();
     let bytes = std::fs::read(path).unwrap();
@@ -53,7 +53,7 @@ fn check(path: &Path) -> usize {
                 written += 1;
             }
             Err(e) => {
-                assert!(minor < 9 && e.what().contains("since StableHLO 1."), "{name} at 1.{minor}.0: {e}")
+                assert!(minor < 9 && e.what().contains("requires StableHLO 1."), "{name} at 1.{minor}.0: {e}")
             }
         }
     }

@@ -1,28 +1,28 @@
-//! What a run is to have: a TPU slice, GPUs of one machine, or machines with processors.
+//! Requested hardware: a TPU slice, GPUs of one machine, or CPU machines.
 
 use crate::CloudOptions;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_plan::{ChipTables, CloudNames, TpuSlice};
 
-/// A TPU slice (or several equal ones), GPUs of one machine, or cores of each of some machines.
+/// A TPU slice (or several equal ones), GPUs of one machine, or CPU cores per machine.
 pub(super) enum RequestedChips {
     Tpu(TpuSlice, Box<CloudNames>),
     Gpu { kind: String, count: usize },
     Cpu { cores: usize, machines: usize },
 }
 
-/// What processors are called.
+/// Name of CPUs on the command line.
 const CPU: &str = "cpu";
-/// More cores than a machine has.
+/// Upper limit for the cores of a machine.
 const MOST_CORES: usize = 1024;
-/// GPUs of notebooks, for which the tables of `plan` have no row.
+/// GPUs of notebook services that the tables of `plan` do not list.
 const SMALL: [&str; 3] = ["t4", "l4", "p100"];
 
 impl RequestedChips {
-    /// Of `--slice`, `--num-slices` and `--nodes`.
+    /// Parses `--slice`, `--num-slices` and `--nodes`.
     ///
     /// # Errors
-    /// When there are no such chips, or slices or machines that cannot be joined.
+    /// If the chips are unknown, or the slices or machines cannot be joined.
     pub fn of(args: &CloudOptions, tables: &ChipTables) -> Result<RequestedChips> {
         let chips = named(&args.slice, tables).map_err(|e| e.at("--slice"))?;
         let chips = chips.on(args.nodes.map_or(1, usize::from))?;
@@ -34,13 +34,13 @@ impl RequestedChips {
         match chips {
             RequestedChips::Gpu { kind, .. } => refused(
                 "only TPUs have slices",
-                format!("write --slice 8*{kind} for the GPUs of one machine"),
+                format!("for the GPUs of one machine write --slice 8*{kind}"),
             ),
             RequestedChips::Cpu { .. } => {
-                refused("only TPUs have slices", format!("several machines of SLURM: --nodes {n}"))
+                refused("only TPUs have slices", format!("for several SLURM machines pass --nodes {n}"))
             }
             RequestedChips::Tpu(slice, _) if slice.slices > 1 && slice.slices != n => refused(
-                "--slice names another number of slices",
+                "--slice and --num-slices give different numbers of slices",
                 format!("write --slice {} --num-slices {n}", slice.name),
             ),
             RequestedChips::Tpu(slice, cloud) => {
@@ -49,7 +49,7 @@ impl RequestedChips {
         }
     }
 
-    /// As `plan` calls them: `2*v5litepod-16`, `8*h100`.
+    /// Name as in `systole plan`: `2*v5litepod-16`, `8*h100`.
     pub fn title(&self) -> String {
         match self {
             RequestedChips::Tpu(slice, _) => slice.title(),
@@ -59,7 +59,7 @@ impl RequestedChips {
         }
     }
 
-    /// The name that prices have: `v5e`, `h100`.
+    /// Name in the price table: `v5e`, `h100`.
     pub fn kind(&self) -> &str {
         match self {
             RequestedChips::Tpu(slice, _) => &slice.generation,
@@ -68,7 +68,7 @@ impl RequestedChips {
         }
     }
 
-    /// Chips of all slices.
+    /// Number of chips in all slices.
     pub fn count(&self) -> usize {
         match self {
             RequestedChips::Tpu(slice, _) => slice.all_chips(),
@@ -77,7 +77,7 @@ impl RequestedChips {
         }
     }
 
-    /// Devices that a program sees.
+    /// Number of devices that a program sees.
     pub fn devices(&self) -> usize {
         match self {
             RequestedChips::Tpu(slice, _) => slice.all_devices(),
@@ -86,7 +86,7 @@ impl RequestedChips {
         }
     }
 
-    /// Machines of all slices, each with a process of the run.
+    /// Number of machines of all slices; each runs a process.
     pub fn machines(&self) -> usize {
         match self {
             RequestedChips::Tpu(slice, cloud) => slice.slices * cloud.machines(slice.chips),
@@ -95,7 +95,7 @@ impl RequestedChips {
         }
     }
 
-    /// `4 machines of 4 chips`, where there are several.
+    /// Formats as `4 machines of 4 chips` if there are several machines.
     pub fn parts(&self) -> Option<String> {
         let each = match self {
             RequestedChips::Tpu(slice, cloud) => format!("{} chips", cloud.chips_of_a_machine(slice.chips)),
@@ -106,7 +106,7 @@ impl RequestedChips {
         (n > 1).then(|| format!("{n} machines of {each}"))
     }
 
-    /// On so many machines of a cluster: those that have no slices, and know of each other by a plugin of ours alone.
+    /// Applies `--nodes`. Only CPU machines can be joined this way, by Systole's own plugin.
     fn on(self, machines: usize) -> Result<RequestedChips> {
         let refused = |what: String, hint: String| {
             Err(Error::new(ErrorKind::Unsupported, what).at("--nodes").hint(hint))
@@ -115,29 +115,29 @@ impl RequestedChips {
             RequestedChips::Cpu { cores, .. } => Ok(RequestedChips::Cpu { cores, machines }),
             chips if machines == 1 => Ok(chips),
             RequestedChips::Gpu { kind, .. } => refused(
-                format!("{kind} GPUs of {machines} machines are not joined here"),
+                format!("{kind} GPUs of {machines} machines cannot be joined"),
                 format!(
-                    "take the GPUs of one machine, --slice 8*{kind}, or processors: --slice 16*cpu --nodes {machines}"
+                    "use the GPUs of one machine with --slice 8*{kind}, or CPUs with --slice 16*cpu --nodes {machines}"
                 ),
             ),
             RequestedChips::Tpu(..) => refused(
-                "a slice has as many machines as its name says".into(),
-                "leave --nodes out, and name a larger slice".into(),
+                "the name of a TPU slice determines its number of machines".into(),
+                "remove --nodes, and name a larger slice".into(),
             ),
         }
     }
 
-    /// Several slices are joined machine by machine; Google joins none that have only one.
+    /// Checks that slices can be joined: Google joins only slices of several machines.
     fn joined(self) -> Result<RequestedChips> {
         match &self {
             RequestedChips::Tpu(slice, cloud) if slice.slices > 1 && cloud.machines(slice.chips) == 1 => {
-                let what = format!("slices of one machine, as {}, are not joined", slice.name);
+                let what = format!("slices of one machine, such as {}, cannot be joined", slice.name);
                 let larger =
                     format!("one larger slice, or several of 16 chips: --slice {}:", slice.generation);
                 let topology = if slice.topology.len() == 3 { "2x2x4" } else { "4x4" };
                 Err(Error::new(ErrorKind::Config, what)
                     .at("--num-slices")
-                    .hint(format!("take {larger}{topology}")))
+                    .hint(format!("use {larger}{topology}")))
             }
             _ => Ok(self),
         }
@@ -150,8 +150,8 @@ fn named(name: &str, tables: &ChipTables) -> Result<RequestedChips> {
     if kind == CPU {
         let number = count.trim().parse().ok().filter(|n| (1..=MOST_CORES).contains(n));
         let cores = number.ok_or_else(|| {
-            let e = Error::new(ErrorKind::Config, format!("`{name}` is not the cores of a machine"));
-            e.hint("write 16*cpu for 16 of them")
+            let e = Error::new(ErrorKind::Config, format!("expected a number of cores, got `{name}`"));
+            e.hint("write 16*cpu for 16 cores")
         })?;
         return Ok(RequestedChips::Cpu { cores, machines: 1 });
     }
@@ -159,24 +159,25 @@ fn named(name: &str, tables: &ChipTables) -> Result<RequestedChips> {
     if let Some(kind) = known.or_else(|| SMALL.contains(&kind.as_str()).then_some(kind)) {
         let number = count.trim().parse().ok().filter(|n| (1..=16).contains(n));
         let count = number.ok_or_else(|| {
-            let e = Error::new(ErrorKind::Config, format!("`{name}` is not the GPUs of one machine"));
-            e.hint(format!("write 8*{kind}: 1 to 16 of them"))
+            let e = Error::new(ErrorKind::Config, format!("expected the GPUs of one machine, got `{name}`"));
+            e.hint(format!("write 8*{kind}, with 1 to 16 GPUs"))
         })?;
         return Ok(RequestedChips::Gpu { kind, count });
     }
     if let Some(meant) = gpus_meant(name, tables) {
-        let e = Error::new(ErrorKind::Config, format!("`{name}` is no TPU slice"));
-        return Err(e.because("GPUs are written with a star").hint(format!("write {meant}")));
+        let e = Error::new(ErrorKind::Config, format!("`{name}` is not a TPU slice"));
+        return Err(e.because("GPUs are written with an asterisk").hint(format!("write {meant}")));
     }
     let slice = TpuSlice::of(name, tables)?;
     let cloud = tables.tpu(&slice.generation).and_then(|tpu| tpu.cloud.clone()).ok_or_else(|| {
-        let what = format!("what clouds call machines with {} is not known here", slice.generation);
-        Error::new(ErrorKind::Config, what).hint("take a slice of v2 to v6e or tpu7x: systole chips")
+        let what = format!("the cloud machine types of {} are unknown", slice.generation);
+        Error::new(ErrorKind::Config, what)
+            .hint("use a slice of v2 to v6e or tpu7x; list them with `systole chips`")
     })?;
     Ok(RequestedChips::Tpu(slice, Box::new(cloud)))
 }
 
-/// GPUs that are written as slices are, or as elsewhere, as they are written here: `h100-8` and `8xh100` are `8*h100`.
+/// Corrects GPU names written in another form: `h100-8` and `8xh100` mean `8*h100`.
 fn gpus_meant(name: &str, tables: &ChipTables) -> Option<String> {
     let lower = name.trim().to_lowercase();
     let is_gpu = |kind: &str| tables.gpu(kind).is_some() || SMALL.contains(&kind);

@@ -1,12 +1,12 @@
-//! A file that is written: its name, its text, what it is for.
+//! A generated file: name, purpose and content.
 
-/// A file to write.
+/// A generated file.
 pub struct GeneratedFile {
-    /// Name in the directory.
+    /// Name in the output folder.
     pub name: String,
-    /// What it is for, in a few words.
+    /// Purpose, in a few words.
     pub what: &'static str,
-    /// Its content.
+    /// Content of the file.
     pub text: String,
 }
 
@@ -15,7 +15,7 @@ impl GeneratedFile {
         GeneratedFile { name: name.into(), what, text }
     }
 
-    /// A shell script is executable.
+    /// Whether it is a shell script, which must be executable.
     pub fn is_script(&self) -> bool {
         self.name.ends_with(".sh")
     }

@@ -1,4 +1,4 @@
-//! Regions and zones: where the chips are, as far as is known.
+//! Selects the cloud region and zone that offer the requested chips.
 
 use super::chips::RequestedChips;
 use crate::CloudOptions;
@@ -6,7 +6,7 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::did_you_mean::suggestion;
 use systole_plan::{ChipTables, regions};
 
-/// Where a run is: both are empty where nobody asks.
+/// Region and zone of a run; empty if the platform has none.
 #[derive(Default)]
 pub(super) struct CloudRegion {
     pub region: String,
@@ -14,10 +14,10 @@ pub(super) struct CloudRegion {
 }
 
 impl CloudRegion {
-    /// That of `--region` and `--zone`, or the first that has the chips and a price for them.
+    /// Uses `--region` and `--zone`, or the first region with the chips and a known price.
     ///
     /// # Errors
-    /// When the region does not have the chips, as far as is known, or the zone is not in it.
+    /// If the region is not known to have the chips, or the zone is not in the region.
     pub fn of(args: &CloudOptions, chips: &RequestedChips, tables: &ChipTables) -> Result<CloudRegion> {
         let priced = regions(tables, chips.kind());
         match chips {
@@ -27,14 +27,14 @@ impl CloudRegion {
     }
 }
 
-/// Clouds with GPUs are many: a region is one that a price is known for.
+/// GPUs are offered by many clouds: accepts regions with a known price.
 fn of_gpu(args: &CloudOptions, chips: &RequestedChips, priced: &[&str]) -> Result<CloudRegion> {
     let region = match &args.region {
         Some(region) if !priced.contains(&region.as_str()) => {
             let e =
-                Error::new(ErrorKind::Config, format!("no price of {} is known in {region}", chips.kind()));
+                Error::new(ErrorKind::Config, format!("no price for {} is known in {region}", chips.kind()));
             let hint = match priced {
-                [] => "leave --region out, or add the price with --tables".into(),
+                [] => "remove --region, or add the price with --tables".into(),
                 some => format!("{}; or add the price with --tables", suggestion(region, some)),
             };
             return Err(e.at("--region").hint(hint));
@@ -55,12 +55,12 @@ fn of_tpu(
         let region = region_of(zone);
         if region.is_empty() || args.region.as_deref().is_some_and(|asked| asked != region) {
             let what = match &args.region {
-                Some(asked) => format!("`{zone}` is no zone of {asked}"),
-                None => format!("`{zone}` is no zone"),
+                Some(asked) => format!("`{zone}` is not a zone of {asked}"),
+                None => format!("`{zone}` is not a zone"),
             };
             let e = Error::new(ErrorKind::Config, what).at("--zone");
             return Err(e.hint(format!(
-                "zones are written as {}; {} is in: {}",
+                "write zones as {}; {} is in: {}",
                 zones.first().map_or("us-central1-a", String::as_str),
                 chips.title(),
                 zones.join(", ")
@@ -74,7 +74,7 @@ fn of_tpu(
         Some(asked) if !has.contains(&asked) => {
             let e = Error::new(ErrorKind::Config, format!("{} is not known to be in {asked}", chips.title()));
             let hint = format!(
-                "{}; where it is there now, name the zone: --zone {asked}-a",
+                "{}; if it has become available there, name the zone: --zone {asked}-a",
                 suggestion(asked, &has)
             );
             return Err(e.at("--region").hint(hint));
@@ -88,7 +88,7 @@ fn of_tpu(
     Ok(CloudRegion { region: region.into(), zone })
 }
 
-/// `us-west4` of `us-west4-a`; nothing of what is no zone.
+/// Returns the region of a zone: `us-west4` of `us-west4-a`; empty for an invalid zone.
 fn region_of(zone: &str) -> &str {
     let is_word =
         |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! Entry points of the pipeline, passed as function pointers to the stages that compile nested programs.
+//! Function pointers to the pipeline, for stages that compile nested programs.
 //!
 //! Bodies of loops, branches and row blocks are programs of their own, and the whole pipeline compiles them. The
 //! indirection keeps the stages from depending on [`crate::pipeline`].
@@ -10,9 +10,9 @@ use systole_ir::{Graph, Result};
 
 /// Pipeline functions that a stage may call.
 pub struct NestedCompiler {
-    /// Compiles an optimised graph into a complete program, with its buffer plan.
+    /// Compiles an optimized graph into a complete program, with its buffer plan.
     pub schedule: fn(&Graph, &PipelineOptions) -> Result<ProgramSchedule>,
-    /// Lowers and fuses a graph some of whose nodes run as row blocks, without ordering or buffers. The cost model of
-    /// [`crate::tile`] measures on this whether row blocks pay.
+    /// Lowers and fuses a graph in which some nodes run as row blocks, without ordering or buffers. The cost model of
+    /// [`crate::tile`] uses it to decide whether row blocks pay.
     pub estimate: fn(&Graph, &HashMap<usize, RowBlockLoop>, &PipelineOptions) -> Result<ProgramSchedule>,
 }

@@ -1,4 +1,4 @@
-//! Options of a compilation: what it may assume about a run, and how it forms row blocks.
+//! Options of a compilation: donated parameters, row blocks and excess precision.
 
 /// Options of [`crate::schedule`].
 #[derive(Clone, Debug, Default)]
@@ -10,7 +10,7 @@ pub struct PipelineOptions {
     pub state_at: Option<usize>,
     /// Which segments of the graph run as row blocks.
     pub blocks: RowBlocksMode,
-    /// Whether intermediate values of narrow float types (bf16, f16) may stay in f32 until they are stored.
+    /// Whether intermediate bf16 and f16 values may stay in f32 until they are stored.
     pub excess_precision: bool,
 }
 
@@ -21,7 +21,7 @@ pub enum RowBlocksMode {
     /// No row blocks.
     #[default]
     Off,
-    /// Row blocks where the cost model expects a gain with a cache of this many bytes per core.
+    /// Row blocks if the cost model expects a gain with a cache of this many bytes per core.
     Cache(usize),
     /// Row blocks of this many rows wherever they are legal. For tests of their results.
     Rows(usize),

@@ -1,11 +1,11 @@
-//! Templates fire where they may, and nowhere else. What the fused steps compute is tested where they run.
+//! Fusion rules for pooling and statistics apply exactly where they may. The fused kernels are tested in the CPU crate.
 
 use systole_compile::{Kernel, PipelineOptions, ProgramSchedule, Relu, RowBlocksMode, optimize, schedule};
 use systole_ir::DType::{self, *};
 use systole_ir::op::{Convolution, Monoid, Window};
 use systole_ir::{GraphBuilder, Tensor, TensorType, grad};
 
-/// A pooled convolution with relu, and which of its values else are results.
+/// A pooled convolution with relu, and which of its intermediate values are results too.
 #[derive(Clone, Copy)]
 struct Net {
     filters: usize,
@@ -101,7 +101,7 @@ fn a_pooled_convolution_and_its_gradients_are_two_steps() {
         assert_eq!(names(&s).first().map(String::as_str), Some(name), "{s}");
         assert_eq!(names(&s).last().map(String::as_str), Some("unpooled kernel gradient"), "{s}");
         assert!(!names(&s).iter().any(|n| n == "select"), "{s}");
-        // Nothing of the convolution's size is left.
+        // No array of the convolution's size is left.
         let full = 2 * 10 * 10 * 8 * 4;
         assert!(s.slots.iter().all(|x| x.bytes < full), "{s}");
     }
@@ -147,7 +147,7 @@ fn windows_that_overlap_or_reach_out_of_the_image_are_left_alone() {
         let s = compiled(Net { window, ..NET });
         assert!(has(&s, "reduce_window") && has(&s, "select_and_scatter"), "{s}");
     }
-    // Gaps between windows are no obstacle.
+    // Gaps between windows are supported.
     let s = compiled(Net { window: Window2 { size: 2, stride: 3, padding: 0 }, ..NET });
     assert!(has(&s, "unpooled kernel gradient"), "{s}");
 }
@@ -202,7 +202,7 @@ fn the_derivative_of_average_pooling_is_one_step() {
 
 #[test]
 fn narrow_floats_in_blocks_have_no_full_size_gradient() {
-    // Sums over the blocks are f32, and predicates of narrow numbers are computed again rather than stored.
+    // Sums over the blocks are f32, and predicates of bf16 values are recomputed instead of stored.
     let s = compiled_as(NET, BF16, 8, RowBlocksMode::Rows(2));
     let bodies: Vec<&ProgramSchedule> = s
         .steps
@@ -219,7 +219,7 @@ fn narrow_floats_in_blocks_have_no_full_size_gradient() {
     assert!(!has(&|k| matches!(k, Kernel::Unpool(_))), "{s}");
 }
 
-/// Batch normalisation's statistics of a convolution, over some dimensions.
+/// Batch-normalization statistics of a convolution, over some dimensions.
 fn statistics(dtype: systole_ir::DType, dims: &[usize], squares: bool) -> ProgramSchedule {
     let g = GraphBuilder::new("net");
     let x = g.parameter(TensorType::new(dtype, [4, 8, 8, 3]), "x");
@@ -239,7 +239,7 @@ fn statistics_of_a_convolution_are_gathered_in_it() {
     for dtype in [F32, BF16] {
         let s = statistics(dtype, &[0, 1, 2], true);
         assert!(has(&s, "convolution+moments"), "{s}");
-        // Nothing else looks at the result.
+        // Nothing else reads the result.
         let y = s.steps[0].outputs[0];
         assert!(s.steps.iter().all(|step| !step.inputs.contains(&y)), "{s}");
     }

@@ -1,4 +1,4 @@
-//! Programs of all op samples hold what the verifier asks for, however they are cut into blocks.
+//! The verifier accepts the programs of all op samples, with any division into row blocks.
 
 use systole_compile::{PipelineOptions, RowBlocksMode, optimize_with, schedule, verify};
 use systole_ir::op::TABLE;

@@ -1,4 +1,4 @@
-//! A configuration on its way: the text of a file or preset, and the keys that the command line changes.
+//! Builds a configuration from a file or preset plus overrides from the command line, and locates errors.
 
 use super::auto_batch_size::AUTO;
 use super::key_error::{KeyError, from_serde, line_at, line_of, split, unknown};
@@ -7,7 +7,7 @@ use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
 use toml::{Table, Value};
 
-/// A configuration that is still being put together.
+/// Unvalidated configuration: TOML text plus key overrides.
 #[derive(Clone, Debug)]
 pub struct ConfigDraft {
     origin: String,
@@ -16,22 +16,22 @@ pub struct ConfigDraft {
     settings: Vec<KeyOverride>,
 }
 
-/// One key set from outside the text.
+/// Override of one key.
 #[derive(Clone, Debug)]
 struct KeyOverride {
-    /// As the user wrote it: `--epochs 5`.
+    /// Flag as the user wrote it: `--epochs 5`.
     flag: String,
     path: Vec<String>,
-    /// `None` takes the key out.
+    /// New value; `None` removes the key.
     value: Option<Value>,
 }
 
-/// Why there is no configuration, and whether a setting (rather than the text) is to blame.
+/// Configuration error, and whether an override (rather than the file) caused it.
 #[derive(Clone, Debug)]
 pub struct ConfigError {
-    /// The error, with its place.
+    /// The error with its location.
     pub error: Error,
-    /// Whether the mistake is in what was set.
+    /// Whether an override caused the error.
     pub in_setting: bool,
 }
 
@@ -42,18 +42,18 @@ impl From<Error> for ConfigError {
 }
 
 impl ConfigDraft {
-    /// Starts from TOML; `origin` is the file's name in messages.
+    /// Parses TOML; `origin` is the file name in messages.
     ///
     /// # Errors
-    /// When it is no TOML, or a key is unknown, missing or of the wrong type: with the line.
+    /// If the text is not valid TOML, or a key is unknown, missing or of the wrong type; names the line.
     pub fn parse(text: &str, origin: &str) -> Result<ConfigDraft> {
         let located = |e: Error, span: Option<std::ops::Range<usize>>| match span {
             Some(span) => e.at(format!("{origin}, line {}", line_at(text, span.start))),
             None => e.at(origin),
         };
-        let help = "`systole init` writes a whole file with comments";
+        let help = "run `systole init` for a complete, commented file";
         let table: Table = toml::from_str(text).map_err(|e| {
-            let error = Error::new(ErrorKind::Config, "this is not TOML").because(e.message());
+            let error = Error::new(ErrorKind::Config, "invalid TOML").because(e.message());
             located(error, e.span()).hint(help)
         })?;
         toml::from_str::<RunConfig>(text)
@@ -61,15 +61,13 @@ impl ConfigDraft {
         Ok(ConfigDraft { origin: origin.into(), text: text.into(), table, settings: Vec::new() })
     }
 
-    /// Starts from a file.
+    /// Reads a configuration file.
     pub fn read(path: impl AsRef<Path>) -> Result<ConfigDraft> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).map_err(|e| {
             let hint = match e.kind() {
-                std::io::ErrorKind::NotFound => {
-                    "check the path; `systole init` writes such a file to start from"
-                }
-                _ => "it must be a text file that you may read",
+                std::io::ErrorKind::NotFound => "check the path, or run `systole init` to write such a file",
+                _ => "use a text file with read permission",
             };
             Error::io("cannot read", path, e).hint(hint)
         })?;
@@ -78,24 +76,24 @@ impl ConfigDraft {
 
     /// Starts from a preset.
     pub fn preset(name: &str) -> Result<ConfigDraft> {
-        let text =
-            RunConfig::preset_text(name).ok_or_else(|| unknown("there is no preset", name, &PRESETS))?;
+        let text = RunConfig::preset_text(name).ok_or_else(|| unknown("unknown preset", name, &PRESETS))?;
         ConfigDraft::parse(&text, &format!("preset {name}"))
     }
 
-    /// Sets a key: `set("--epochs 5", "fit.epochs", "5")`. What is not TOML is text; `none` takes the key out.
+    /// Overrides a key: `set("--epochs 5", "fit.epochs", "5")`. A value that is not valid TOML becomes a string; `none`
+    /// removes the key.
     pub fn set(&mut self, flag: impl Into<String>, key: &str, value: &str) {
         let value = (value != "none").then(|| toml_value(value));
         self.settings.push(KeyOverride { flag: flag.into(), path: path_of(key), value });
     }
 
-    /// Sets a key to a text, whatever it looks like.
+    /// Overrides a key with a string, without parsing it.
     pub fn set_text(&mut self, flag: impl Into<String>, key: &str, value: &str) {
         let value = Some(Value::String(value.into()));
         self.settings.push(KeyOverride { flag: flag.into(), path: path_of(key), value });
     }
 
-    /// Whether the batch is to be chosen for the devices that are there.
+    /// Whether the batch size is `auto`.
     pub fn chooses_batch(&self) -> bool {
         let mut table = self.table.clone();
         let applied = self.settings.iter().try_for_each(|setting| setting.apply(&mut table));
@@ -103,7 +101,7 @@ impl ConfigDraft {
         size.and_then(Value::as_str) == Some("auto")
     }
 
-    /// Whether it fine-tunes in two phases, whose learning rate is not the optimizer's.
+    /// Whether the configuration fine-tunes in two phases, which have their own learning rates.
     pub fn fine_tunes(&self) -> bool {
         let mut table = self.table.clone();
         let applied = self.settings.iter().try_for_each(|setting| setting.apply(&mut table));
@@ -111,12 +109,12 @@ impl ConfigDraft {
         section.is_some_and(|s| s.get("unfreeze").and_then(Value::as_bool).unwrap_or(true))
     }
 
-    /// Everything put together and checked.
+    /// Applies the overrides and validates the configuration.
     pub fn finish(&self) -> Result<RunConfig, ConfigError> {
         let mut table = self.table.clone();
         for setting in &self.settings {
             setting.apply(&mut table).map_err(|e| setting.refuse(e))?;
-            // One at a time, so that a wrong key is blamed on the setting that brought it.
+            // Apply one override at a time, so that an invalid key is attributed to its flag.
             let parsed = table.clone().try_into::<RunConfig>();
             parsed.map_err(|e| setting.refuse(from_serde(e.message())))?;
         }
@@ -147,7 +145,8 @@ impl ConfigDraft {
     }
 }
 
-/// The path of a key. Lightning's word is a key's other name: set beside what a file has under the first it would be there twice.
+/// Returns the path of a key. Lightning's alias of a key maps to the key's own name, so that an override replaces the
+/// file's value.
 fn path_of(key: &str) -> Vec<String> {
     split(if key == "fit.check_val_every_n_epoch" { "fit.validation_freq" } else { key })
 }
@@ -176,12 +175,13 @@ impl KeyOverride {
     }
 }
 
-/// The first number that no float32 holds: nothing can be computed with it.
+/// Returns an error for the first number that float32 cannot represent.
 fn not_held(path: &str, value: &Value) -> Option<KeyError> {
     let below = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
     match value {
         Value::Float(x) if !(*x as f32).is_finite() => {
-            let why = if x.is_finite() { "is beyond the range of float32" } else { "is not a finite number" };
+            let why =
+                if x.is_finite() { "is outside the range of float32" } else { "is not a finite number" };
             Some(KeyError::new(path, format!("{x} {why}")).hint("write a number, such as 0.001"))
         }
         Value::Array(items) => {
@@ -192,7 +192,7 @@ fn not_held(path: &str, value: &Value) -> Option<KeyError> {
     }
 }
 
-/// Where a key path leads.
+/// Table or list that a key path leads to.
 enum TomlContainer<'a> {
     Table(&'a mut Table),
     List(&'a mut Vec<Value>),
@@ -211,7 +211,7 @@ impl<'a> TomlContainer<'a> {
             Value::Array(items) => Ok(TomlContainer::List(items)),
             other => Err(Error::new(
                 ErrorKind::Config,
-                format!("`{part}` is a value ({other}), there are no keys below it"),
+                format!("`{part}` is a value ({other}) and has no keys below it"),
             )),
         }
     }
@@ -220,12 +220,12 @@ impl<'a> TomlContainer<'a> {
 fn item<'a>(items: &'a mut [Value], index: &str) -> Result<&'a mut Value> {
     let n = items.len();
     index.parse::<usize>().ok().and_then(move |i| items.get_mut(i)).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("`{index}` is no item of this list"))
-            .hint(format!("its items are 0 to {}", n.saturating_sub(1)))
+        Error::new(ErrorKind::Config, format!("list index `{index}` is out of range"))
+            .hint(format!("choose an index from 0 to {}", n.saturating_sub(1)))
     })
 }
 
-/// A negative argument of the optimizer: none has a meaning. Of learning rates the optimizer itself says more.
+/// Returns an error for a negative optimizer argument. The optimizer itself checks learning rates.
 fn negative_argument(table: &Table) -> Option<KeyError> {
     let arguments = table.get("optimizer")?.as_table()?.iter().filter(|(key, _)| *key != "learning_rate");
     let mut negative = arguments.filter(|(_, value)| match value {
@@ -235,10 +235,10 @@ fn negative_argument(table: &Table) -> Option<KeyError> {
     });
     let (key, value) = negative.next()?;
     let wrong = KeyError::new(&format!("optimizer.{key}"), format!("{key} is {value}"));
-    Some(wrong.hint("give a number of at least 0"))
+    Some(wrong.hint("choose a number of at least 0"))
 }
 
-/// `5`, `true`, `[3, 3]`, `"text"` as TOML reads them; anything else is a text.
+/// Parses `5`, `true`, `[3, 3]`, `"text"` as TOML; anything else becomes a string.
 fn toml_value(text: &str) -> Value {
     match toml::from_str::<Table>(&format!("v = {text}")) {
         Ok(mut t) if t.len() == 1 => t.remove("v").unwrap_or_else(|| Value::String(text.into())),
@@ -296,7 +296,7 @@ mod tests {
             assert_eq!(super::super::model_sections::optimizer(&c.optimizer).unwrap().name(), *name);
             assert!(text.contains(&format!("{name}, ")) || text.contains(&format!("{name};")), "{name}");
         }
-        // An element-wise layer in the place of another.
+        // An element-wise layer replaces another layer.
         let c = with(&[("layers.2", "{ type = \"PReLU\", shared_axes = [1, 2] }")]).unwrap();
         let weights =
             c.untrained().unwrap().weights().iter().map(|(path, _)| path.to_string()).collect::<Vec<_>>();
@@ -320,9 +320,9 @@ mod tests {
             ("optimizer.momentum", "0.9", "adam has no argument `momentum`"),
             ("optimizer.type", "lino", "did you mean `lion`"),
             ("optimizer.learning_rate", "{ type = \"CosinDecay\" }", "did you mean `CosineDecay`"),
-            ("optimizer.learning_rate", "-0.1", "not above 0"),
+            ("optimizer.learning_rate", "-0.1", "must be above 0"),
             ("optimizer.learning_rate", "nan", "NaN is not a finite number"),
-            ("optimizer.learning_rate", "1e40", "beyond the range of float32"),
+            ("optimizer.learning_rate", "1e40", "outside the range of float32"),
             ("layers.0.kernel_size", "[3, inf]", "inf is not a finite number"),
             ("compile.loss", "mean_sqared_error", "did you mean `mean_squared_error`"),
             ("compile.metrics", "[\"acuracy\"]", "did you mean `accuracy`"),

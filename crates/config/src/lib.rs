@@ -1,8 +1,7 @@
-//! A training run as data: which data set, which layers, how to train. Read from TOML, from presets, and changed key
-//! by key from the command line.
+//! Training configuration: dataset, model, optimizer and training loop, from TOML, presets and command-line overrides.
 //!
-//! Every error names the key, where it came from (file and line, or the flag), and the nearest key that exists.
-//! Nothing here loads data or trains; see [`RunConfig::load_data`], [`RunConfig::model`] and [`RunConfig::untrained`] for the step to live objects.
+//! Every error names the key, its origin (file and line, or the flag), and the nearest valid key. Nothing here loads
+//! data or trains; [`RunConfig::load_data`], [`RunConfig::model`] and [`RunConfig::untrained`] create the live objects.
 
 mod augment;
 mod auto_batch_size;
@@ -51,7 +50,7 @@ use systole_nn::{Compile, Limit, Precision, ValCheckInterval, max_time, optimize
 use systole_runtime::backend;
 use toml::{Table, Value};
 
-/// Names of the data sets.
+/// Names of the datasets.
 pub const DATASETS: [&str; 7] = ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "records", "text"];
 
 /// Names of the presets.
@@ -72,83 +71,85 @@ pub const PRESETS: [&str; 14] = [
     "biggan128",
 ];
 
-/// Data sets whose pictures are grey.
+/// Datasets with grayscale images.
 const GREY: [&str; 3] = ["mnist", "fashion-mnist", "glyphs"];
 
-/// Values of `data.color_mode`, and the channels that they mean.
+/// Values of `data.color_mode`, and their channel counts.
 const COLOR_MODES: [(&str, usize); 2] = [("rgb", 3), ("grayscale", 1)];
 
-/// A whole training run.
+/// Complete configuration of a training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunConfig {
-    /// Seed of initial weights, dropout and the order of samples.
+    /// Random seed of initial weights, dropout and sample order.
     #[serde(default)]
     pub seed: u64,
-    /// What is learned from.
+    /// Training data.
     pub data: DataSection,
-    /// A whole architecture: `application`, one of [`APPLICATIONS`](systole_nn::applications::APPLICATIONS), and its
-    /// arguments. In place of `layers`.
+    /// Predefined architecture: `application`, one of [`APPLICATIONS`](systole_nn::applications::APPLICATIONS), and its
+    /// arguments. Replaces `layers`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Table>,
-    /// The layers in order: tables with a `type` and Keras's arguments. A layer takes the output of the one before it,
-    /// or of those that its `inputs` name; `input` is that of the model.
+    /// The layers in order: tables with a `type` and Keras's arguments. A layer's input is the output of the layer
+    /// before it, or of the layers listed in its `inputs`; `input` is the model's input.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Table>,
-    /// A generator and a discriminator, in place of `layers`: options of BigGAN-PyTorch.
+    /// BigGAN generator and discriminator, instead of `layers`: BigGAN-PyTorch's options.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub biggan: Option<BigGan>,
-    /// `type`, `learning_rate` (a number or a schedule) and the optimizer's arguments.
+    /// Optimizer: `type`, `learning_rate` (a number or a schedule) and the optimizer's arguments.
     pub optimizer: Table,
-    /// Loss, metrics, precision.
+    /// Loss, metrics and precision.
     pub compile: CompileSection,
-    /// How long and in what portions.
+    /// Training length and batch size.
     pub fit: FitSection,
-    /// How steps are split over devices; without: one device, or all that an accelerator has.
+    /// Distribution over devices; default: one device, or all devices of an accelerator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<StrategySection>,
-    /// Begins with the weights of another model, of which some layers are frozen.
+    /// Fine-tuning: starts from the weights of another model, with some layers frozen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fine_tune: Option<FineTuneSection>,
-    /// Adapters of low rank train, and the weights of a saved model stay.
+    /// LoRA: trains low-rank adapters and freezes the weights of a saved model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraSection>,
-    /// Weights that become zero while the model trains.
+    /// Pruning: zeroes weights during training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pruning: Option<PruningSection>,
-    /// The learning rate is looked for before the first step.
+    /// Learning-rate range test before the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lr_find: Option<LrFindSection>,
-    /// The model is trained for eight bits: weights and values are rounded while it trains.
+    /// Quantization-aware training for int8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantize: Option<QuantizeSection>,
-    /// What else is done after each epoch: tables with a `type` and Keras's arguments.
+    /// Callbacks: tables with a `type` and Keras's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub callbacks: Vec<Table>,
 }
 
-/// The `strategy` table.
+/// The `[strategy]` table: distribution over devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StrategySection {
-    /// `one_device`, `data_parallel`, `fully_sharded` or `auto`.
+    /// Strategy: `one_device`, `data_parallel`, `fully_sharded` or `auto`.
     #[serde(default = "data_parallel", rename = "type")]
     pub name: String,
-    /// How many devices; logical ones where the backend has but one. Default: all of the backend.
+    /// Number of devices; logical ones if the backend has only one. Default: all devices of the backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<usize>,
-    /// The devices as a box with named axes (`data=4`), in place of `devices`.
+    /// Device mesh with named axes (`data=4`), instead of `devices`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mesh: Option<String>,
 }
 
 impl StrategySection {
     fn strategy(&self) -> Result<Strategy, KeyError> {
-        let unknown = |_| key_error::unknown("there is no strategy", &self.name, &Strategy::NAMES);
+        let unknown = |_| key_error::unknown("unknown strategy", &self.name, &Strategy::NAMES);
         let strategy = Strategy::parse(&self.name).map_err(|e| KeyError::of("strategy.type", unknown(e)))?;
         match (&self.mesh, self.devices) {
-            (Some(_), Some(_)) => Err(KeyError::new("strategy.mesh", "there are both `mesh` and `devices`")
-                .hint("keep one of them: a mesh has its number of devices")),
+            (Some(_), Some(_)) => {
+                Err(KeyError::new("strategy.mesh", "`mesh` cannot be combined with `devices`")
+                    .hint("keep one of them: a mesh defines the number of devices"))
+            }
             (Some(mesh), None) => {
                 Ok(strategy.mesh(mesh.parse().map_err(|e| KeyError::of("strategy.mesh", e))?))
             }
@@ -164,93 +165,95 @@ fn data_parallel() -> String {
     "data_parallel".into()
 }
 
-/// The `data` table.
+/// The `[data]` table: dataset and preprocessing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataSection {
-    /// One of [`DATASETS`].
+    /// Dataset: one of [`DATASETS`].
     pub dataset: String,
-    /// The data set's folder or its parent; otherwise it is looked for.
+    /// Directory of the dataset, or its parent; default: the standard locations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
-    /// Pixels, 0 to 255, are multiplied by this: a number, or a fraction as text (`"1/255"`).
+    /// Factor for pixel values 0 to 255: a number, or a fraction as text (`"1/255"`).
     #[serde(default = "one", deserialize_with = "number_or_fraction")]
     pub scale: f64,
-    /// Whether every epoch has an order of its own.
+    /// Whether to shuffle the samples anew in every epoch.
     #[serde(default = "yes")]
     pub shuffle: bool,
-    /// Height and width that pictures are brought to; otherwise they stay as they are.
+    /// Height and width to resize images to; default: no resizing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_size: Option<[usize; 2]>,
-    /// `rgb` or `grayscale`: what the pictures of a folder are brought to. Default: `rgb`.
+    /// Color mode to convert a folder's images to: `rgb` or `grayscale`. Default: `rgb`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub color_mode: Option<String>,
-    /// The part of each class of a folder that is kept for testing. Default: 0.2.
+    /// Fraction of each class of a folder that is held out for testing. Default: 0.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_split: Option<f64>,
-    /// The part of a folder's pictures that may be unreadable. Default: 0.1.
+    /// Maximum fraction of unreadable images in a folder. Default: 0.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable_quota: Option<f64>,
-    /// What transparent parts of pictures are laid on, from 0 (black) to 1 (white). Default: 0.
+    /// Background for transparent images, from 0 (black) to 1 (white). Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<f64>,
-    /// Changes of training pictures by name, drawn anew for every picture and epoch; some have a value: `"rotate=10"`.
+    /// Random augmentations of training images by name; some take a value: `"rotate=10"`.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "augment::list_or_table")]
     pub augment: Vec<String>,
-    /// Test-time augmentation: about how many changed versions of each picture `evaluate` and `predict` ask, beside the picture itself.
+    /// Test-time augmentation: about how many augmented versions of each image `evaluate` and `predict` use, in
+    /// addition to the image itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tta: Option<u64>,
-    /// Which files of records are read, and how.
+    /// Which record files to read, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<RecordOptions>,
-    /// Tokens in a sample of text. Default: 128.
+    /// Sequence length of text samples in tokens. Default: 128.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<usize>,
-    /// What a token of text is: `bytes`, `chars` (characters of the text), `bpe` (byte pairs, learnt from the text), or a tokenizer's
-    /// file: a `tokenizer.json`, or a `vocab.json` with `merges.txt` beside it. Default: `bytes`.
+    /// Tokenizer of text: `bytes`, `chars` (characters of the text), `bpe` (byte-pair encoding learned from the text),
+    /// or a tokenizer file: `tokenizer.json`, or `vocab.json` with `merges.txt` next to it. Default: `bytes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<String>,
-    /// Tokens that `bpe` learns, the 256 bytes among them. Default: 1024.
+    /// Vocabulary size that `bpe` learns, including the 256 bytes. Default: 1024.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<usize>,
-    /// Whether the sequences of a text that is trained on begin anywhere, elsewhere in each epoch, rather than where the one before
-    /// ended. Default: false.
+    /// Whether training sequences start at random offsets of the text, different in each epoch, rather than one after
+    /// the other. Default: false.
     #[serde(default, skip_serializing_if = "is_unset")]
     pub random_offsets: bool,
-    /// The tokenizer of a saved model, in the place of what `tokenizer` says.
+    /// Tokenizer of a saved model, which replaces the setting `tokenizer`.
     #[serde(skip)]
     pub known_tokenizer: Option<Arc<Tokenizer>>,
-    /// Only so many training samples: of one's own data some of all classes, of published sets the first ones.
+    /// Maximum number of training samples: a sample across all classes for user data, the first ones of published
+    /// datasets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_samples: Option<u64>,
-    /// Only so many test samples, as `train_samples`.
+    /// Maximum number of test samples, chosen like `train_samples`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_samples: Option<u64>,
-    /// Threads and queues of the pipeline's stages as `--freeze` of `data bench` or `train` found them; otherwise they are
-    /// tuned while training.
+    /// Thread counts and queue sizes of the pipeline's stages, as written by `--freeze` of `data bench` or `train`.
+    /// Default: tuned while training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning: Option<Table>,
 }
 
-/// The `compile` table.
+/// The `[compile]` table: loss, metrics and precision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CompileSection {
-    /// A name, or a table with `type` and arguments.
+    /// Loss: a name, or a table with `type` and arguments.
     pub loss: Value,
-    /// Names or tables.
+    /// Metrics: names or tables.
     #[serde(default)]
     pub metrics: Vec<Value>,
-    /// Metrics in which class and sample weights count.
+    /// Metrics weighted by class and sample weights.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weighted_metrics: Vec<Value>,
-    /// One of [`Precision::NAMES`].
+    /// Numeric precision: one of [`Precision::NAMES`].
     #[serde(default = "float32")]
     pub precision: String,
 }
 
 impl CompileSection {
-    /// Loss and metrics; `output` is the shape of the model's output.
+    /// Parses loss and metrics; `output` is the shape of the model's output.
     fn measures(&self, output: &[usize]) -> Result<Compile, KeyError> {
         let loss = model_sections::loss(&self.loss)?;
         let all = |list: &str, values: &[Value]| -> Result<Vec<_>, KeyError> {
@@ -266,81 +269,83 @@ impl CompileSection {
     }
 }
 
-/// The `fit` table.
+/// The `[fit]` table: training length, batch size, validation and logging.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FitSection {
-    /// Epochs of this run.
+    /// Number of epochs.
     pub epochs: usize,
-    /// Samples in a step; `"auto"`: as many as fit into memory by the compiler's plan.
+    /// Samples per step; `"auto"`: the largest batch that fits into memory by the compiler's plan.
     #[serde(
         deserialize_with = "auto_batch_size::auto_or_number",
         serialize_with = "auto_batch_size::written"
     )]
     pub batch_size: usize,
-    /// Why the batch is as large as it is, where that was chosen.
+    /// Explanation of an automatically chosen batch size.
     #[serde(skip)]
     pub batch_reason: Option<String>,
-    /// Steps in an epoch; none: one pass over the data.
+    /// Steps per epoch; default: one pass over the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_per_epoch: Option<usize>,
-    /// Test after every so many epochs; the last one is always tested. Lightning's word for it, `check_val_every_n_epoch`, may be
-    /// written, too.
+    /// Number of epochs between validations; the last epoch is always validated. Lightning's name
+    /// `check_val_every_n_epoch` is also accepted.
     #[serde(default = "once", alias = "check_val_every_n_epoch")]
     pub validation_freq: usize,
-    /// Test in the middle of epochs: after a share of their batches (`0.25`), so many of them (`100`), or some time (`"00:10:00"`).
+    /// Validate within epochs: after a fraction of the batches (`0.25`), a number of batches (`100`), or a time
+    /// (`"00:10:00"`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_check_interval: Option<ValCheckInterval>,
-    /// Train on this part of each epoch's batches, its first ones: `10` of them, or `0.1` for a tenth.
+    /// Train on only the first batches of each epoch: a number (`10`) or a fraction (`0.1`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_train_batches: Option<Limit>,
-    /// Test on this part of the test data's batches; `0`: not at all.
+    /// Validate on only the first batches of the test data: a number or a fraction; `0` disables validation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_val_batches: Option<Limit>,
-    /// Train on the same few batches in every epoch, and test on as many: what can learn reaches a loss of next to nothing.
+    /// Train on the same few batches in every epoch and validate on as many: a model that can learn reaches a loss near
+    /// zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overfit_batches: Option<Limit>,
-    /// One epoch of so many batches and a test of as many, which leave nothing behind: does it run at all?
+    /// Smoke test: one epoch of this many batches and a validation of as many; writes no files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fast_dev_run: Option<usize>,
-    /// Training ends when this time is over, `DD:HH:MM:SS`, all starts of a run together.
+    /// Maximum training time, `DD:HH:MM:SS`, summed over all restarts of a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_time: Option<String>,
-    /// Looks at each step before it is taken, and ends with an error that names the op and the layer where numbers would arise that are
-    /// not finite; the batch is written to `anomaly.npz` in the run's folder. A step costs twice as much.
+    /// Check every step before it is applied. On a non-finite value, stop with an error that names the op and the
+    /// layer, and write the batch to `anomaly.npz` in the run directory. Doubles the cost of a step.
     #[serde(default, skip_serializing_if = "is_unset")]
     pub detect_anomaly: bool,
-    /// The loop alone, to measure it: callbacks, backups, progress and what is written are left out.
+    /// Disable callbacks, backups, progress and output files, to benchmark the bare training loop.
     #[serde(default, skip_serializing_if = "is_unset")]
     pub barebones: bool,
-    /// Test on so many batches before the first step, so that a test that cannot run does not wait for an epoch's end.
+    /// Number of batches to validate on before the first step, so that a failing validation is found early.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_sanity_val_steps: Option<usize>,
-    /// How much the samples of each class count in the loss: `"balanced"`, as much as those of any other class, or a table of
-    /// classes and weights.
+    /// Loss weights of the classes: `"balanced"` (weights inversely proportional to the class frequencies), or a table
+    /// of classes and weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_weight: Option<Value>,
-    /// What the best model is known by: `loss` or the name of a metric, measured on the test data. Default: the first
-    /// metric, else the loss.
+    /// Value that selects the best model: `loss` or the name of a metric, measured on the test data. Default: the first
+    /// metric, otherwise the loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub monitor: Option<String>,
-    /// Whether a dashboard is shown while training, where there is a terminal for it.
+    /// Whether to show a dashboard while training, if there is a terminal.
     #[serde(default, skip_serializing_if = "is_unset")]
     pub tui: bool,
-    /// Whether `report.html` is written into the run's folder at its end.
+    /// Whether to write `report.html` into the run directory at the end.
     #[serde(default = "yes", skip_serializing_if = "is_set")]
     pub report: bool,
-    /// What the run is written for as it goes on: `"tensorboard"`, the default, or `"none"`.
+    /// Logger: `"tensorboard"` (default) or `"none"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logger: Option<Logger>,
 }
 
-/// A value's name without Keras's `val_`.
+/// Returns a value's name without Keras's prefix `val_`.
 fn measured(monitor: &str) -> &str {
     monitor.strip_prefix("val_").unwrap_or(monitor)
 }
 
-/// A table as TOML writes it within a line: `{ threads = 1, ahead = 2 }`.
+/// Formats a table as inline TOML: `{ threads = 1, ahead = 2 }`.
 fn inline(value: &Value) -> String {
     match value.as_table() {
         Some(t) => {
@@ -388,7 +393,7 @@ fn number_or_fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64,
     }
 }
 
-/// The value of `0.5` or `1/255`.
+/// Parses `0.5` or `1/255`.
 pub fn fraction(text: &str) -> Result<f64> {
     let number = |s: &str| s.trim().parse::<f64>().ok();
     let value = match text.split_once('/') {
@@ -396,12 +401,12 @@ pub fn fraction(text: &str) -> Result<f64> {
         None => number(text),
     };
     value.filter(|v| v.is_finite()).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("`{text}` is neither a number nor a fraction such as 1/255"))
+        Error::new(ErrorKind::Config, format!("expected a number or a fraction such as 1/255, got `{text}`"))
     })
 }
 
 impl RunConfig {
-    /// The commented TOML of a preset.
+    /// Returns the commented TOML of a preset.
     pub fn preset_text(name: &str) -> Option<String> {
         let text = match name {
             "fashion-mnist" => include_str!("presets/fashion-mnist.toml"),
@@ -420,35 +425,35 @@ impl RunConfig {
             "biggan128" => include_str!("presets/biggan128.toml"),
             _ => return None,
         };
-        // Comments that list what there is are filled in from the tables.
+        // Fill in the comments that list available names.
         Some(text.replace("{optimizers}", &optimizer::NAMES.join(", ")))
     }
 
-    /// Reads TOML; `origin` is the file's name in messages.
+    /// Parses TOML; `origin` is the file name in messages.
     pub fn parse(text: &str, origin: &str) -> Result<RunConfig> {
         ConfigDraft::parse(text, origin)?.finish().map_err(|r| r.error)
     }
 
-    /// The preset of a name.
+    /// Returns the preset with this name.
     pub fn preset(name: &str) -> Result<RunConfig> {
         ConfigDraft::preset(name)?.finish().map_err(|r| r.error)
     }
 
-    /// TOML that reads back as this, without comments.
+    /// Returns the configuration as TOML that parses back, without comments.
     pub fn to_toml(&self) -> Result<String> {
         toml::to_string(self).map_err(|e| {
-            Error::new(ErrorKind::Bug, "a configuration does not serialise").because(e.to_string())
+            Error::new(ErrorKind::Bug, "cannot serialize the configuration").because(e.to_string())
         })
     }
 
-    /// [`RunConfig::to_toml`] with threads and queues that were found while running.
+    /// Returns [`RunConfig::to_toml`] with the thread counts and queue sizes found at run time.
     pub fn frozen(&self, tuning: &PipelineTuning) -> Result<String> {
         let mut config = self.clone();
         config.data.tuning = tuning.to_string().parse().ok();
         config.to_toml()
     }
 
-    /// The first key whose value makes no sense.
+    /// Returns an error for the first invalid value.
     fn check(&self) -> Result<(), KeyError> {
         self.data.check()?;
         self.check_biggan()?;
@@ -484,7 +489,7 @@ impl RunConfig {
                 if section.class != "ModelCheckpoint" && files.contains(&path) {
                     let what = format!("two callbacks write to `{file}`");
                     return Err(KeyError::new(&format!("{}.{argument}", section.path), what)
-                        .hint("give each a name of its own"));
+                        .hint("give each its own file name"));
                 }
                 files.push(path);
             }
@@ -492,7 +497,7 @@ impl RunConfig {
         Ok(())
     }
 
-    /// An error where a callback would write over one of the run's own files, which are all in one folder.
+    /// Returns an error if a callback would overwrite one of the run's own files.
     pub fn check_files_of_callbacks(&self, taken: &[&Path]) -> Result<()> {
         for section in self.callback_sections() {
             for (argument, file) in section.callback.files() {
@@ -500,7 +505,7 @@ impl RunConfig {
                     let what = format!("`{file}` is a file of the run itself");
                     return Err(Error::new(ErrorKind::Config, what)
                         .at(format!("{}.{argument}", section.path))
-                        .because(format!("{} is written by the run", own.display()))
+                        .because(format!("the run writes {}", own.display()))
                         .hint("choose another name"));
                 }
             }
@@ -508,7 +513,7 @@ impl RunConfig {
         Ok(())
     }
 
-    /// The callbacks of a run in `folder` of a model that is compiled so.
+    /// Creates the callbacks of a run in `folder`, for a model compiled with `compile`.
     pub fn callbacks(&self, folder: &Path, compile: &Compile) -> Vec<Box<dyn Callback>> {
         let logged = |monitor: &str| {
             let prefix = if monitor.starts_with("val_") { "val_" } else { "" };
@@ -516,7 +521,7 @@ impl RunConfig {
         };
         let whole = self.without_folders();
         let mut hparams = Vec::new();
-        // Those of layers and callbacks would be too many columns.
+        // Hyperparameters of layers and callbacks would be too many columns.
         let sections = whole.iter().filter(|(key, _)| !["layers", "callbacks"].contains(&key.as_str()));
         sections.for_each(|(key, value)| callbacks::hparams(key, value, &mut hparams));
         let text = toml::to_string(&whole).unwrap_or_default();
@@ -531,8 +536,7 @@ impl RunConfig {
         placed.chain(self.sample_grid(folder)).collect()
     }
 
-    /// Operations a second that this computer's processor can do at most, in products of the run's precision; of other devices that is
-    /// not known.
+    /// Peak FLOP/s of this computer's CPU for matrix products at the run's precision; unknown for other devices.
     fn peak_flops(&self) -> Option<f64> {
         backend("auto").ok().filter(|backend| backend.name() == "cpu")?;
         let threads = match knobs::THREADS.get_usize() {
@@ -544,20 +548,20 @@ impl RunConfig {
         Some(peak.products(factors) * 1e9)
     }
 
-    /// Metrics that were asked for by another name than they are logged by: `accuracy` is one of several.
+    /// Returns pairs of requested and logged metric names that differ: `accuracy` maps to one of several metrics.
     pub fn names(&self, compile: &Compile) -> Vec<(String, String)> {
         let logged = compile.metric_names();
         let written = self.compile.metrics.iter().chain(&self.compile.weighted_metrics);
         let all = compile.metrics.iter().chain(&compile.weighted_metrics);
         let each = written.zip(all).zip(logged).filter_map(|((asked, metric), name)| {
-            // What stands before a name and behind it tells it from others.
+            // The prefix and suffix of a name distinguish it from others.
             let told = name.replace(metric.name(), asked.as_str()?);
             Some((name, told))
         });
         each.filter(|(name, asked)| name != asked).collect()
     }
 
-    /// The configuration as a table, without this machine's folders.
+    /// Returns the configuration as a table, without this machine's paths.
     fn without_folders(&self) -> Table {
         let mut whole = Table::try_from(self).unwrap_or_default();
         if let Some(data) = whole.get_mut("data").and_then(Value::as_table_mut) {
@@ -566,19 +570,19 @@ impl RunConfig {
         whole
     }
 
-    /// Where TensorBoard finds the events of a run in `folder`, if they are written.
+    /// Returns the directory of a run's TensorBoard events, if they are written.
     pub fn event_folder(&self, folder: &Path) -> Option<PathBuf> {
         let board = self.running_callbacks().find(|c| c.class == callbacks::LOGGER)?;
         board.callback.files().first().map(|(_, log_dir)| folder.join(log_dir))
     }
 
-    /// Whether events were asked for, and are not there by default alone.
+    /// Whether TensorBoard events were requested explicitly, rather than by default.
     pub fn asks_for_events(&self) -> bool {
         let is_named = || self.callback_sections().any(|c| c.class == callbacks::LOGGER);
         self.fit.logger.map_or_else(is_named, |logger| logger == Logger::TensorBoard)
     }
 
-    /// Does as `--logger` asks: names the logger among the callbacks, or takes it out.
+    /// Applies `--logger`: adds the logger to the callbacks or removes it.
     pub fn set_logger(&mut self, logger: Logger) {
         let is_named = self.callback_sections().any(|c| c.class == callbacks::LOGGER);
         match logger {
@@ -589,7 +593,7 @@ impl RunConfig {
         self.fit.logger = Some(logger).filter(|logger| *logger == Logger::None);
     }
 
-    /// The configuration without what only writes down how a run goes on: with other loggers it is the same run.
+    /// Returns the configuration without loggers, to compare runs: the logger does not change the result.
     pub fn without_loggers(&self) -> RunConfig {
         let mut config = self.clone();
         config.fit.logger = None;
@@ -599,7 +603,7 @@ impl RunConfig {
         config
     }
 
-    /// Whether a callback puts the weights of the best epoch back at the end.
+    /// Whether a callback restores the weights of the best epoch at the end.
     pub fn restores_weights(&self) -> bool {
         let stops = self.callback_sections().map(|c| c.class == "EarlyStopping");
         let restores =
@@ -607,7 +611,7 @@ impl RunConfig {
         stops.zip(restores).any(|(stops, restores)| stops && restores)
     }
 
-    /// Those of the configuration, and the logger that a run has by default.
+    /// Returns the configured callbacks and the default logger.
     fn running_callbacks(&self) -> impl Iterator<Item = callbacks::CallbackSection> {
         let is_logger = |c: &callbacks::CallbackSection| c.class == callbacks::LOGGER;
         let is_wanted = self.fit.logger != Some(Logger::None);
@@ -617,18 +621,18 @@ impl RunConfig {
         self.callback_sections().filter(move |c| is_wanted || !is_logger(c)).chain(default.flatten())
     }
 
-    /// They were checked when the configuration was read.
+    /// Parses the callback tables, which were checked when the configuration was read.
     fn callback_sections(&self) -> impl Iterator<Item = callbacks::CallbackSection> {
         self.callbacks.iter().enumerate().filter_map(|(i, table)| callbacks::section(i, table).ok())
     }
 
-    /// The name by which a value is logged: `accuracy` is one of several metrics, by the model's output.
+    /// Returns the logged name of a metric: `accuracy` maps to one of several metrics, depending on the model's output.
     fn metric_of(&self, asked: &str, compile: &Compile) -> String {
         let known = self.names(compile).into_iter().find(|(_, told)| told == asked);
         known.map_or(asked.into(), |(name, _)| name)
     }
 
-    /// What is watched must be measured.
+    /// Returns an error if the monitored value is not measured.
     fn check_monitor(&self, path: &str, monitor: &str, compile: &Compile) -> Result<(), KeyError> {
         let (logged, told) = (compile.metric_names(), self.names(compile));
         let told = told.iter().map(|(_, told)| told.as_str());
@@ -636,14 +640,11 @@ impl RunConfig {
         known.extend(logged.iter().map(String::as_str));
         match known.contains(&measured(monitor)) {
             true => Ok(()),
-            false => Err(KeyError::of(
-                path,
-                key_error::unknown("nothing is measured by the name", monitor, &known),
-            )),
+            false => Err(KeyError::of(path, key_error::unknown("unknown metric", monitor, &known))),
         }
     }
 
-    /// The value of the validation that the best model is known by, where a model is compiled so.
+    /// Returns the validation value that selects the best model.
     pub fn monitor(&self, compile: &Compile) -> String {
         let asked = self.fit.monitor.as_deref().map(measured);
         let name = match asked {
@@ -653,7 +654,7 @@ impl RunConfig {
         format!("val_{name}")
     }
 
-    /// How steps are split over devices.
+    /// Returns the distribution strategy.
     pub fn strategy(&self) -> Strategy {
         // Checked when the configuration was read.
         self.strategy.as_ref().and_then(|s| s.strategy().ok()).unwrap_or_else(Strategy::auto)
@@ -668,22 +669,22 @@ impl RunConfig {
 impl DataSection {
     fn check(&self) -> Result<(), KeyError> {
         if self.dataset.contains(['.', '/']) {
-            let what = format!("`{}` is no kind of data", self.dataset);
+            let what = format!("unknown dataset `{}`", self.dataset);
             return Err(KeyError::new("data.dataset", what).hint(
-                "name files of your own with data.dir, and here what they are: records (tables too), folder (pictures) or text",
+                "name your own files with data.dir, and their type here: records (tables too), folder (images) or text",
             ));
         }
         if !DATASETS.contains(&self.dataset.as_str()) {
             return Err(KeyError::of(
                 "data.dataset",
-                key_error::unknown("there is no data set", &self.dataset, &DATASETS),
+                key_error::unknown("unknown dataset", &self.dataset, &DATASETS),
             ));
         }
-        // Pixels are bytes: a larger factor is a divisor by mistake.
+        // Pixels are bytes: a factor above 1 is a divisor by mistake.
         if !(self.scale > 0.0 && self.scale <= 1.0) {
-            let what = format!("pixels cannot be multiplied by {}", self.scale);
+            let what = format!("invalid pixel scale {}", self.scale);
             return Err(KeyError::new("data.scale", what).hint(
-                "choose a factor above 0 and up to 1: \"1/255\" brings pixels to 0..1, 1 leaves them as they are",
+                "choose a factor above 0 and up to 1: \"1/255\" scales pixels to 0..1, 1 leaves them unchanged",
             ));
         }
         let sides = self.image_size.map(|[h, w]| h.min(w) as u64);
@@ -712,7 +713,7 @@ impl DataSection {
             let known = COLOR_MODES.map(|(n, _)| n);
             return Err(KeyError::of(
                 "data.color_mode",
-                key_error::unknown("there is no colour mode", mode, &known),
+                key_error::unknown("unknown color mode", mode, &known),
             ));
         }
         for (key, share, most) in [
@@ -721,7 +722,7 @@ impl DataSection {
             ("data.background", self.background, 1.0),
         ] {
             if let Some(share) = share.filter(|s| !(0.0..=most).contains(s)) {
-                let what = format!("{share} is no share, which is from 0 to {most}");
+                let what = format!("expected a fraction from 0 to {most}, got {share}");
                 return Err(KeyError::new(key, what).hint(format!("choose a number from 0 to {most}")));
             }
         }
@@ -730,7 +731,7 @@ impl DataSection {
         self.sizes().map(drop).map_err(|e| KeyError::of("data.tuning", e))
     }
 
-    /// Threads and queues, where they are frozen.
+    /// Returns the fixed thread counts and queue sizes, if set.
     fn sizes(&self) -> Result<Option<PipelineTuning>> {
         let line = |(stage, size): (&String, &Value)| format!("{stage:?} = {}", inline(size));
         let lines = self.tuning.as_ref().map(|t| t.iter().map(line).collect::<Vec<_>>().join("\n"));
@@ -739,18 +740,18 @@ impl DataSection {
 }
 
 impl DataSection {
-    /// Channels that the pictures of a folder are brought to.
+    /// Number of channels of a folder's images.
     fn channels(&self) -> usize {
         let mode = self.color_mode.as_deref().unwrap_or("rgb");
         COLOR_MODES.iter().find(|(n, _)| *n == mode).map_or(3, |(_, channels)| *channels)
     }
 
-    /// Whether these are the user's own data, whose number of classes and whose files no preset can know.
+    /// Whether the dataset is the user's own, so that presets cannot know its classes and files.
     pub fn is_own(&self) -> bool {
         ["folder", "records"].contains(&self.dataset.as_str())
     }
 
-    /// Tokens in a sample of text.
+    /// Returns the sequence length of text samples in tokens.
     pub fn sequence_length(&self) -> usize {
         self.sequence_length.unwrap_or(128)
     }
@@ -773,7 +774,7 @@ fn at_least_one(path: &str, value: Option<u64>) -> Result<(), KeyError> {
     let name = path.rsplit('.').next().unwrap_or(path);
     match value {
         Some(0) => {
-            Err(KeyError::new(path, format!("{name} is 0")).hint(format!("{name} must be at least 1")))
+            Err(KeyError::new(path, format!("{name} is 0")).hint(format!("choose a {name} of at least 1")))
         }
         _ => Ok(()),
     }
@@ -815,7 +816,7 @@ mod tests {
             ("type = \"Flatten\"", "type = \"Flaten\"", line("type = \"Flatten\""), "did you mean `Flatten`"),
             ("padding = \"valid\"", "padding = \"vald\"", line("padding"), "did you mean `valid`"),
             ("type = \"adam\"", "type = \"adm\"", line("type = \"adam\""), "did you mean `adam`"),
-            ("learning_rate = 0.001", "learning_rate = -1.0", line("learning_rate"), "not above 0"),
+            ("learning_rate = 0.001", "learning_rate = -1.0", line("learning_rate"), "must be above 0"),
             ("learning_rate", "lerning_rate", line("learning_rate"), "did you mean `learning_rate`"),
             ("\"float32\"", "\"float23\"", line("precision"), "float32"),
             ("scale = 1 ", "scale = 255 ", line("scale"), "1/255"),
@@ -870,8 +871,8 @@ mod tests {
         let e = wrong("\"input\", \"c1\"", "\"input\", \"c2\"");
         assert!(e.contains("my.toml, line") && e.contains("did you mean `c1`"), "{e}");
         let e = wrong("inputs = [\"input\", \"c1\"]", "inputs = [\"input\", \"input\"]");
-        assert!(e.contains("goes nowhere"), "{e}");
-        assert!(wrong("inputs = [\"input\", \"c1\"]", "inputs = []").contains("names no layer"));
+        assert!(e.contains("is not used"), "{e}");
+        assert!(wrong("inputs = [\"input\", \"c1\"]", "inputs = []").contains("empty list"));
     }
 
     #[test]
@@ -899,7 +900,7 @@ mod tests {
         let e = wrong("units = 8", "unts = 8");
         assert!(e.contains("my.toml, line") && e.contains("did you mean `units`"), "{e}");
         assert!(wrong("trainable = false", "frozen = true").contains("no argument `frozen`"));
-        assert!(wrong("layers = [", "layers = 3 # [").contains("needs a list of layers"));
+        assert!(wrong("layers = [", "layers = 3 # [").contains("requires a list of layers"));
     }
 
     #[test]
@@ -908,7 +909,7 @@ mod tests {
         let config = with_structure(small).unwrap();
         assert_eq!(RunConfig::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
         assert_eq!(config.untrained().unwrap().output_type().unwrap().shape.dims(), [10]);
-        // Arguments that fit only together, whatever their order.
+        // Arguments that are valid only together, in any order.
         let patches = "[model]\napplication = \"vitb16\"\nimage_size = 28\npatch_size = 7";
         assert!(with_structure(patches).is_ok());
         let e = with_structure(&patches.replace('7', "5")).unwrap_err().to_string();
@@ -918,7 +919,7 @@ mod tests {
         let e = with_structure(&small.replace("resnet50", "resnet51")).unwrap_err().to_string();
         assert!(e.contains("did you mean `resnet50`"), "{e}");
         let e = with_structure(&format!("{small}\n{RESIDUAL}")).unwrap_err().to_string();
-        assert!(e.contains("both a [model] and [[layers]]"), "{e}");
+        assert!(e.contains("[model] cannot be combined with [[layers]]"), "{e}");
     }
 
     #[test]

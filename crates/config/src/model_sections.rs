@@ -1,5 +1,4 @@
-//! From tables of the configuration to layers, optimizers, losses and metrics. A thing is its name, or a table with
-//! `type` and arguments.
+//! Parses the model, optimizer, loss and metric sections. Each item is a name, or a table with `type` and arguments.
 
 use super::key_error::{self, KeyError, from_serde, unknown};
 use serde::Serialize;
@@ -15,29 +14,29 @@ use systole_nn::schedule::Schedule;
 use systole_nn::{Architecture, Symbol, any_input};
 use toml::{Table, Value};
 
-/// The structure of the model: an application, or layers.
+/// Parses the model's structure: an application, or layers.
 pub(super) fn architecture(model: Option<&Table>, layers: &[Table]) -> Result<Architecture, KeyError> {
     match (model, layers) {
-        (None, []) => Err(KeyError::new("layers", "there are no layers")
-            .hint("add [[layers]] tables; `systole init` writes some")),
+        (None, []) => Err(KeyError::new("layers", "the configuration has no layers")
+            .hint("add [[layers]] tables; run `systole init` for an example")),
         (None, layers) => of_layers(layers),
         (Some(model), []) => application(model),
-        (Some(_), _) => Err(KeyError::new("model", "there are both a [model] and [[layers]]")
-            .hint("keep one of them: the application or the layers")),
+        (Some(_), _) => Err(KeyError::new("model", "[model] cannot be combined with [[layers]]")
+            .hint("keep either the application or the layers")),
     }
 }
 
-/// The `model` table.
+/// Parses the `model` table.
 fn application(table: &Table) -> Result<Architecture, KeyError> {
     let Some(name) = table.get("application").and_then(Value::as_str) else {
-        return Err(KeyError::new("model", "model has no `application`")
-            .hint(format!("one of: {}", APPLICATIONS.join(", "))));
+        return Err(KeyError::new("model", "[model] has no `application`")
+            .hint(format!("set application to one of: {}", APPLICATIONS.join(", "))));
     };
     by_name(name, &Map::new()).map_err(|e| KeyError::of("model.application", e))?;
     let keys = table.iter().filter(|(k, _)| *k != "application");
     let arguments: Map<String, Json> = keys.map(|(k, v)| (k.clone(), to_json(v))).collect();
     let architecture = by_name(name, &arguments).map_err(|e| {
-        // The one that is wrong by itself, or all of them: some fit only together.
+        // Report the argument that is invalid on its own; otherwise all of them, since some are valid only together.
         let is_to_blame = |key: &str| {
             let alone = arguments.iter().filter(|(k, _)| *k == key).map(|(k, v)| (k.clone(), v.clone()));
             by_name(name, &alone.collect::<Map<String, Json>>())
@@ -50,7 +49,7 @@ fn application(table: &Table) -> Result<Architecture, KeyError> {
     Ok(architecture)
 }
 
-/// The `layers` tables: a chain, or a graph where any of them names its `inputs`.
+/// Parses the `layers` tables: a chain, or a graph if any layer has `inputs`.
 fn of_layers(tables: &[Table]) -> Result<Architecture, KeyError> {
     let specs = tables.iter().enumerate().map(|(i, t)| layer(i, t)).collect::<Result<Vec<_>, _>>()?;
     if tables.iter().all(|t| !t.contains_key(INPUTS)) {
@@ -72,14 +71,15 @@ fn of_layers(tables: &[Table]) -> Result<Architecture, KeyError> {
     }
     let architecture = Architecture::functional(&[input], &last).map_err(|e| KeyError::of("layers", e))?;
     if architecture.nodes.len() < tables.len() {
-        return Err(KeyError::new("layers", "the output of some layer goes nowhere")
-            .hint("the last layer is the model's output: all others must lead to it through `inputs`"));
+        return Err(KeyError::new("layers", "the output of a layer is not used").hint(
+            "connect every layer to the last one through `inputs`: the last layer is the model's output",
+        ));
     }
     architecture.check().map_err(|e| KeyError::of("layers", e))?;
     Ok(architecture)
 }
 
-/// What the `inputs` of layer `index` name: one name or several of earlier layers.
+/// Resolves the `inputs` of layer `index`: one or several names of earlier layers.
 fn feeds(index: usize, table: &Table, known: &[(String, Symbol)]) -> Result<Vec<Symbol>, KeyError> {
     let path = format!("layers.{index}.{INPUTS}");
     let names: Vec<&Value> = match table.get(INPUTS) {
@@ -89,26 +89,25 @@ fn feeds(index: usize, table: &Table, known: &[(String, Symbol)]) -> Result<Vec<
     };
     let find = |name: &Value| {
         let Some(name) = name.as_str() else {
-            return Err(KeyError::new(&path, format!("{name} is not the name of a layer")));
+            return Err(KeyError::new(&path, format!("expected the name of a layer, got {name}")));
         };
         let found = known.iter().rev().find(|(n, _)| n == name).map(|(_, s)| s.clone());
         found.ok_or_else(|| {
             let all: Vec<&str> = known.iter().map(|(n, _)| n.as_str()).collect();
-            KeyError::of(&path, unknown("no earlier layer is named", name, &all))
+            KeyError::of(&path, unknown("unknown earlier layer", name, &all))
         })
     };
     match names.is_empty() {
-        true => {
-            Err(KeyError::new(&path, "inputs names no layer").hint("leave it out to follow the layer before"))
-        }
+        true => Err(KeyError::new(&path, "inputs is an empty list")
+            .hint("remove it to use the output of the layer before")),
         false => names.into_iter().map(find).collect(),
     }
 }
 
-/// The key that names what feeds a layer; all others are the layer's own.
+/// Key that lists a layer's inputs; all other keys are layer arguments.
 const INPUTS: &str = "inputs";
 
-/// Layer `index` of the list.
+/// Parses layer `index`.
 fn layer(index: usize, table: &Table) -> Result<LayerSpec, KeyError> {
     let path = format!("layers.{index}");
     let class = kind(&path, table)?;
@@ -124,14 +123,14 @@ fn layer(index: usize, table: &Table) -> Result<LayerSpec, KeyError> {
             .into()
     };
     LayerSpec::from_table(class, &arguments(&|_| true)).map_err(|error| {
-        // The first argument that is refused on its own is to blame; otherwise the layer as a whole.
+        // Report the first argument that is rejected on its own; otherwise the layer as a whole.
         let base = LayerSpec::from_table(class, &arguments(&|_| false)).err().map(|e| e.what().to_string());
         let alone = |key: &&String| {
             let e = LayerSpec::from_table(class, &arguments(&|k| k == *key)).err();
             e.is_some_and(|e| Some(e.what()) != base.as_deref() && e.what() == error.what())
         };
         let class_is_wrong =
-            base.as_deref() == Some(error.what()) && error.what().starts_with("there is no layer");
+            base.as_deref() == Some(error.what()) && error.what().starts_with("unknown layer");
         match table.keys().filter(|k| *k != "type" && *k != INPUTS).find(alone) {
             Some(key) => KeyError::of(&format!("{path}.{key}"), error.at(path.clone())),
             None if class_is_wrong => KeyError::of(&format!("{path}.type"), error.at(path.clone())),
@@ -140,7 +139,7 @@ fn layer(index: usize, table: &Table) -> Result<LayerSpec, KeyError> {
     })
 }
 
-/// A model in the place of a layer: `type = "Sequential"` and its own `layers`, with weights under its name.
+/// Parses a model used as a layer: `type = "Sequential"` with its own `layers`, and weights under its name.
 fn nested(path: &str, class: &str, table: &Table) -> Result<LayerSpec, KeyError> {
     let inside = |wrong: KeyError| KeyError {
         path: [key_error::split(path), wrong.path].concat(),
@@ -149,8 +148,8 @@ fn nested(path: &str, class: &str, table: &Table) -> Result<LayerSpec, KeyError>
     let tables = table.get("layers").and_then(Value::as_array).into_iter().flatten();
     let tables: Option<Vec<Table>> = tables.map(|layer| layer.as_table().cloned()).collect();
     let tables = tables.filter(|tables| !tables.is_empty()).ok_or_else(|| {
-        KeyError::new(&format!("{path}.layers"), format!("a {class} needs a list of layers"))
-            .hint("layers = [{ type = \"Dense\", units = 8 }]")
+        KeyError::new(&format!("{path}.layers"), format!("{class} requires a list of layers"))
+            .hint("write layers = [{ type = \"Dense\", units = 8 }]")
     })?;
     let mut spec = LayerSpec::from(of_layers(&tables).map_err(inside)?);
     for (key, value) in table.iter().filter(|(k, _)| !["type", "layers", INPUTS].contains(&k.as_str())) {
@@ -160,7 +159,7 @@ fn nested(path: &str, class: &str, table: &Table) -> Result<LayerSpec, KeyError>
             ("remat", Value::Boolean(yes)) => spec.remat(*yes),
             _ => {
                 let known = ["layers", "name", "trainable", "remat", INPUTS];
-                let what = format!("{class} has no argument `{key}` of this kind:");
+                let what = format!("{class} does not support this value of argument `{key}`:");
                 return Err(KeyError::of(&format!("{path}.{key}"), unknown(&what, key, &known)));
             }
         };
@@ -169,10 +168,10 @@ fn nested(path: &str, class: &str, table: &Table) -> Result<LayerSpec, KeyError>
     Ok(spec)
 }
 
-/// The types of models in the place of layers.
+/// Model types that can be used as layers.
 const NESTED: [&str; 2] = ["Sequential", "Functional"];
 
-/// The `optimizer` table.
+/// Parses the `optimizer` table.
 pub(super) fn optimizer(table: &Table) -> Result<Optimizer, KeyError> {
     let name = kind("optimizer", table)?;
     let mut done: Optimizer = name.parse().map_err(|e| KeyError::of("optimizer.type", e))?;
@@ -183,26 +182,27 @@ pub(super) fn optimizer(table: &Table) -> Result<Optimizer, KeyError> {
     }
     let rate = &done.learning_rate;
     if matches!(rate, Schedule::Constant(r) if *r <= 0.0) || rate.at(0) < 0.0 {
-        let what = format!("the learning rate {} is not above 0", rate.at(0));
-        return Err(KeyError::new("optimizer.learning_rate", what)
-            .hint("0.001 is a usual start for adam, 0.01 for sgd"));
+        let what = format!("invalid learning rate {}: it must be above 0", rate.at(0));
+        return Err(
+            KeyError::new("optimizer.learning_rate", what).hint("try 0.001 for adam, or 0.01 for sgd")
+        );
     }
     Ok(done)
 }
 
-/// `compile.loss`.
+/// Parses `compile.loss`.
 pub(super) fn loss(value: &Value) -> Result<Loss, KeyError> {
     let loss: Loss = named("compile.loss", value, |name| name.parse())?;
     loss.check().map_err(|e| KeyError::of("compile.loss", e))?;
     Ok(loss)
 }
 
-/// An item of a list of metrics; `output` is the shape of the model's output.
+/// Parses one metric; `output` is the shape of the model's output.
 pub(super) fn metric(path: &str, value: &Value, loss: &Loss, output: &[usize]) -> Result<Metric, KeyError> {
     let resolve = |name: &str| Metric::resolve(name, loss, output);
     let class = value.get("type").and_then(Value::as_str);
     let mut metric = match class.map(resolve) {
-        // The mean of a loss takes the loss's arguments.
+        // A loss used as a metric takes the loss's arguments.
         Some(Ok(Metric::Loss(_))) => named::<Loss>(path, value, |name| name.parse()).map(Metric::from)?,
         _ => named(path, value, resolve)?,
     };
@@ -216,7 +216,7 @@ pub(super) fn metric(path: &str, value: &Value, loss: &Loss, output: &[usize]) -
     Ok(metric)
 }
 
-/// A name alone, or a table with `type` and arguments.
+/// Parses a name, or a table with `type` and arguments.
 fn named<T: Serialize + DeserializeOwned>(
     path: &str,
     value: &Value,
@@ -226,7 +226,7 @@ fn named<T: Serialize + DeserializeOwned>(
         Value::String(name) => return parse(name).map_err(|e| KeyError::of(path, e)),
         Value::Table(table) => table,
         other => {
-            return Err(KeyError::new(path, format!("{other} is neither a name nor a table with `type`")));
+            return Err(KeyError::new(path, format!("expected a name or a table with `type`, got {other}")));
         }
     };
     let base = parse(kind(path, table)?).map_err(|e| KeyError::of(&format!("{path}.type"), e))?;
@@ -241,14 +241,14 @@ fn named<T: Serialize + DeserializeOwned>(
 fn kind<'a>(path: &str, table: &'a Table) -> Result<&'a str, KeyError> {
     let found = table.get("type").and_then(Value::as_str);
     found.ok_or_else(|| {
-        KeyError::new(path, format!("{path} has no `type`")).hint("`systole init` shows how it is written")
+        KeyError::new(path, format!("{path} has no `type`")).hint("run `systole init` for an example")
     })
 }
 
 fn read<T: DeserializeOwned>(path: &str, json: Json) -> Result<T, KeyError> {
     serde_json::from_value(json).map_err(|e| {
         let error = from_serde(&e.to_string());
-        let what = format!("{path} cannot have this value");
+        let what = format!("invalid value of {path}");
         let whole = Error::new(ErrorKind::Config, what).because(error.what());
         KeyError::of(
             path,

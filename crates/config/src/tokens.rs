@@ -1,4 +1,4 @@
-//! Text as tokens: what a configuration says they are, and layers whose sizes follow from how many there are.
+//! Tokenizer settings (`data.tokenizer`), and model sizes that depend on the vocabulary size.
 
 use super::key_error::{self, KeyError};
 use super::{DataSection, RunConfig};
@@ -8,11 +8,11 @@ use systole_datasets::{TEXT_TOKENS, TextTokenizer, TokenKind, Tokenizer};
 use systole_ir::Result;
 use toml::Value;
 
-/// What `data.tokenizer` may say beside a file.
+/// Values of `data.tokenizer` other than a file.
 const TOKENIZERS: [&str; 3] = ["bytes", "chars", "bpe"];
-/// Tokens that `bpe` learns where nothing is said.
+/// Default vocabulary size of `bpe`.
 const VOCABULARY: usize = 1024;
-/// Sizes of byte-pair vocabularies.
+/// Valid vocabulary sizes of `bpe`.
 const VOCABULARIES: std::ops::RangeInclusive<usize> = 256..=1_000_000;
 
 impl DataSection {
@@ -22,25 +22,26 @@ impl DataSection {
             && !Path::new(tokenizer).exists()
             && !tokenizer.contains(['.', '/'])
         {
-            let e = key_error::unknown("there is no tokenizer", tokenizer, &TOKENIZERS);
+            let e = key_error::unknown("unknown tokenizer", tokenizer, &TOKENIZERS);
             return Err(KeyError::of("data.tokenizer", e));
         }
         let Some(size) = self.vocabulary else { return Ok(()) };
         if tokenizer != "bpe" {
-            let what = format!("`vocabulary` is the size that bpe learns, the tokenizer is `{tokenizer}`");
+            let what = format!("data.vocabulary applies only to bpe, but the tokenizer is `{tokenizer}`");
             return Err(KeyError::new("data.vocabulary", what)
-                .hint("set data.tokenizer = \"bpe\", or take data.vocabulary out"));
+                .hint("set data.tokenizer = \"bpe\", or remove data.vocabulary"));
         }
         match VOCABULARIES.contains(&size) {
             true => Ok(()),
-            false => {
-                Err(KeyError::new("data.vocabulary", format!("there is no byte-pair vocabulary of {size}"))
-                    .hint("choose a size from 256, the bytes, to 1000000; 512 to 4096 suit a book"))
-            }
+            false => Err(KeyError::new(
+                "data.vocabulary",
+                format!("invalid vocabulary size {size} for byte-pair encoding"),
+            )
+            .hint("choose a size from 256 (the bytes) to 1000000; 512 to 4096 suit a book")),
         }
     }
 
-    /// What text is cut into.
+    /// Returns the kind of token.
     pub(super) fn tokens(&self) -> Result<TokenKind> {
         if let Some(known) = &self.known_tokenizer {
             return Ok(TokenKind::Known(known.clone()));
@@ -53,7 +54,7 @@ impl DataSection {
         })
     }
 
-    /// How many tokens there will be, without the text: of its characters a guess.
+    /// Returns the vocabulary size without reading the text; an estimate for characters.
     fn usual_vocabulary(&self) -> usize {
         match self.tokens() {
             Ok(TokenKind::Bpe { vocabulary }) => vocabulary,
@@ -64,12 +65,12 @@ impl DataSection {
 }
 
 impl RunConfig {
-    /// Fits the configuration to a text, as far as it says nothing itself.
+    /// Adapts sizes that the configuration does not set to a text.
     pub(super) fn fit_language(&mut self, language: &TextTokenizer) -> Result<()> {
         self.fit_tokens(language.tokenizer.vocabulary_size())
     }
 
-    /// As for a text whose tokens are as many as can be known without it.
+    /// Like [`RunConfig::fit_language`], with the vocabulary size known without the text.
     pub(super) fn fit_usual_tokens(&mut self) -> Result<()> {
         match self.data.dataset == "text" {
             true => self.fit_tokens(self.data.usual_vocabulary()),
@@ -77,7 +78,7 @@ impl RunConfig {
         }
     }
 
-    /// Sizes that follow from the tokens: of gpt2 those that are not set, of layers those that are as the preset `lstm` has them.
+    /// Sets the sizes that depend on the vocabulary: unset ones of gpt2, and layers unchanged from the preset `lstm`.
     fn fit_tokens(&mut self, vocabulary: usize) -> Result<()> {
         let length = self.data.sequence_length();
         let number = |n: usize| Value::Integer(n as i64);
@@ -130,9 +131,9 @@ mod tests {
         assert!(e.contains("did you mean `chars`"), "{e}");
         assert!(refused(&[("data.vocabulary", "300")]).contains("set data.tokenizer = \"bpe\""));
         let e = refused(&[("data.tokenizer", "bpe"), ("data.vocabulary", "100")]);
-        assert!(e.contains("vocabulary of 100") && e.contains("from 256"), "{e}");
+        assert!(e.contains("vocabulary size 100") && e.contains("from 256"), "{e}");
         let e =
             with("gpt-micro", &[("data.tokenizer", "no/tokenizer.json")]).unwrap().data.tokens().unwrap_err();
-        assert!(e.to_string().contains("there is no tokenizer"), "{e}");
+        assert!(e.to_string().contains("unknown tokenizer"), "{e}");
     }
 }

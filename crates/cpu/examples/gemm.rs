@@ -1,8 +1,8 @@
-//! Rates of matrix products through the engine, beside the machine's peak: squares and the shapes of the workloads.
+//! Benchmark of matrix products compared with the machine's peak: squares and the shapes of real workloads.
 //!
 //! `cargo run --release -p systole-cpu --example gemm [threads] [filter] [seconds]`. Each line: shape, GFLOP/s by the
-//! clock and by the calling thread's own time (what remains on a busy machine when it works alone), and the share of
-//! the peak of that many threads. The peak is measured at the start, with multiply-adds in registers.
+//! wall clock and by the calling thread's CPU time (the rate without other processes), and the share of the peak of
+//! that many threads. The peak is measured at the start, with multiply-adds in registers.
 #![allow(clippy::print_stdout, unsafe_code)]
 
 use std::time::Instant;
@@ -12,7 +12,7 @@ use systole_ir::rng::RandomStream;
 use systole_ir::{DType, GraphBuilder, TensorType};
 use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg};
 
-/// One product: sizes, and whether each operand lies transposed in memory.
+/// One product: sizes, and whether each operand is transposed in memory.
 struct Case {
     name: &'static str,
     batch: usize,
@@ -69,7 +69,7 @@ fn cases() -> Vec<Case> {
     all
 }
 
-/// Seconds of processor time of the calling thread.
+/// Returns the CPU seconds of the calling thread.
 fn thread_seconds() -> f64 {
     #[cfg(target_os = "linux")]
     {
@@ -85,14 +85,14 @@ fn thread_seconds() -> f64 {
     0.0
 }
 
-/// Multiply-adds of one core in GFLOP/s: the best of short runs, by the thread's own time.
+/// Returns the multiply-add peak of one core in GFLOP/s: the best of short runs, by the thread's CPU time.
 fn peak() -> f64 {
     #[cfg(target_arch = "x86_64")]
     {
         let mut best = 0f64;
         for _ in 0..20 {
             let start = thread_seconds();
-            // SAFETY: each loop runs only where the level that it needs is available.
+            // SAFETY: each loop runs only if its level is available.
             let flops = unsafe {
                 match Level::best() {
                     Level::Avx512 | Level::Avx512Bf16 | Level::Amx => peak_avx512(),
@@ -140,7 +140,7 @@ fn measure(backend: &CpuBackend, c: &Case, seconds: f64) -> systole_ir::Result<(
     let a = TensorType::new(c.from, dims(transposed(0), c.m, c.k));
     let b = TensorType::new(c.from, dims(transposed(1), c.k, c.n));
     let out = TensorType::new(c.to, [c.batch, c.m, c.n]);
-    // The result goes into the memory of the third argument, so that no fresh pages are timed.
+    // The result goes into the memory of the third argument, so that no new pages are timed.
     let types = [a, b, out];
     let g = GraphBuilder::new("product");
     let x: Vec<_> = types.iter().map(|t| g.parameter(t.clone(), "x")).collect();

@@ -1,4 +1,4 @@
-//! CPU time of a pooled convolution and its gradients on one thread, as a block of a larger step runs them.
+//! Benchmark of a pooled convolution and its gradients: CPU time on one thread, as in a row block of a larger step.
 //!
 //! `cargo run --release -p systole-cpu --example pooled [batch] [side] [channels] [filters] [kernel] [f32|bf16]`
 #![allow(clippy::print_stdout)]
@@ -11,7 +11,7 @@ use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, GraphBuilder, LiteralBuilder, Scalar, TensorType, grad};
 use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg};
 
-/// Nanoseconds that this thread ran; the clock on the wall where the system does not say.
+/// Returns the CPU nanoseconds of this thread; wall-clock time if the system does not report them.
 fn thread_ns(start: Instant) -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ran = text.split_whitespace().next().and_then(|n| n.parse().ok());
@@ -63,7 +63,7 @@ fn main() -> systole_ir::Result<()> {
         }
         let start = Instant::now();
         let mut best = f64::INFINITY;
-        // The system's count moves in steps of some milliseconds.
+        // The system's CPU time advances in steps of some milliseconds.
         let runs = (2_000_000 / (batch * side * side * filters)).max(1) * 50;
         for _ in 0..8 {
             let before = thread_ns(start);
@@ -79,7 +79,7 @@ fn main() -> systole_ir::Result<()> {
         let flops = 2.0 * (batch * out * out * filters * kernel * kernel * channels) as f64;
         let per_sample = best / batch as f64;
         println!(
-            "{}: {:.1} us a batch, {per_sample:.0} ns a sample, {:.1} GFLOP/s of the full convolution\n{}",
+            "{}: {:.1} us per batch, {per_sample:.0} ns per sample, {:.1} GFLOP/s of the full convolution\n{}",
             if train { "forward and gradients" } else { "forward" },
             best / 1e3,
             flops / best,

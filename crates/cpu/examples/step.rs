@@ -1,4 +1,4 @@
-//! Times the tutorial net's train step (batch 1000 of 28×28×1) and shows each kernel's share.
+//! Benchmark of the tutorial network's train step (batch 1000 of 28×28×1), with each kernel's share.
 //!
 //! `cargo run --release -p systole-cpu --example step [batch] [steps]`; the table needs `SYSTOLE_LOG=2`.
 #![allow(clippy::print_stdout)]

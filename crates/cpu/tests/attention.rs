@@ -1,6 +1,7 @@
-//! Attention and its three gradients against the interpreter and against the same ops one by one: several lengths,
-//! heads and widths, with and without causal mask and dropped weights, narrow floats, every level; the same bits for
-//! any number of threads.
+//! Tests attention and its three gradients against the interpreter and against the unfused ops.
+//!
+//! Covers several lengths, heads and widths, with and without causal mask and dropout, narrow floats, every level;
+//! results must be bit-identical for any number of threads.
 
 mod common;
 
@@ -69,10 +70,10 @@ const SIZES: [Sizes; 8] = [
     [2, 5, 7, 3, 4, 6],
     [1, 33, 17, 2, 16, 8],
     [2, 48, 48, 2, 32, 32],
-    // Few heads: several tasks of each, whose sums are joined.
+    // Few heads: several tasks per head, whose sums are joined.
     [1, 150, 150, 1, 8, 12],
     [1, 70, 140, 2, 20, 24],
-    // Many heads, lengths around the edges of tiles.
+    // Many heads, lengths around tile edges.
     [4, 57, 31, 5, 9, 3],
     [1, 29, 97, 9, 10, 17],
 ];
@@ -84,7 +85,7 @@ fn near_the_interpreter_with_every_option() {
             for dropout in [None, Some(AttentionDropout::rate(0.3))] {
                 let what = AttentionConfig { scale: 1.0 / (sizes[4] as f64).sqrt(), causal, dropout };
                 let graph = attention(F32, sizes, what);
-                assert_eq!(kernels(&graph), 2, "{sizes:?}: not recognised");
+                assert_eq!(kernels(&graph), 2, "{sizes:?}: not recognized");
                 check(&graph, &format!("{sizes:?} {what:?}"), 2e-6);
             }
         }
@@ -106,7 +107,7 @@ fn f64_is_computed_op_by_op() {
     let graph =
         attention(F64, [2, 9, 9, 2, 4, 4], AttentionConfig { scale: 0.5, causal: true, dropout: None });
     assert_eq!(kernels(&graph), 0);
-    // Softmax is in f32 whatever the type.
+    // Softmax is computed in f32 for every type.
     check(&graph, "f64", 1e-6);
 }
 
@@ -134,7 +135,7 @@ fn long_sequences_never_have_all_their_scores() {
     let graph = attention(F32, sizes, AttentionConfig { scale: 0.35, causal: true, dropout: None });
     let exe = backend(levels().last().unwrap(), 1).compile(&graph, &CompileOptions::default()).unwrap();
     let scores = 2 * 2048 * 2048 * 4;
-    // Sums of the tasks' shares of two gradients, no scores.
+    // Partial sums of two gradients, but no scores.
     assert!(exe.report().arena_bytes * 4 < scores, "{} of {scores}", exe.report().arena_bytes);
 }
 

@@ -1,5 +1,6 @@
-//! Programs that run by blocks of rows: near the interpreter, near the same program without blocks, and the same bits
-//! for any number of threads.
+//! Tests programs with row blocks: close to the interpreter and to the same program without blocks.
+//!
+//! Results must be bit-identical for any number of threads.
 
 mod common;
 
@@ -23,13 +24,13 @@ fn draw(graph: &Graph) -> Vec<Literal> {
     graph.param_types().iter().enumerate().map(one).collect()
 }
 
-/// Whether blocks run, by the listing.
+/// Whether the listing shows row blocks.
 fn is_blocked(graph: &Arc<Graph>, blocks: RowBlocksMode) -> bool {
     let exe = backend(systole_cpu::Level::Portable, 1).with_blocks(blocks);
     exe.compile(graph, &CompileOptions::default()).unwrap().report().listing.contains("blocks[")
 }
 
-/// By blocks of `rows` rows.
+/// Checks the graph with blocks of `rows` rows.
 fn check(graph: &Arc<Graph>, rows: usize, tolerance: f64) {
     let blocks = RowBlocksMode::Rows(rows);
     assert!(is_blocked(graph, blocks) && !is_blocked(graph, RowBlocksMode::Off), "{}", graph.name);
@@ -62,7 +63,7 @@ fn conv_net() {
     }
 }
 
-/// conv → statistics of the batch → normalise → relu, twice, then a dense layer; loss and gradients.
+/// conv → batch statistics → normalize → relu, twice, then a dense layer; loss and gradients.
 fn normalised_net(batch: usize, dtype: DType) -> Arc<Graph> {
     let g = GraphBuilder::new("normalised");
     let x = g.parameter(TensorType::new(F32, [batch, 9, 9, 3]), "x").convert(dtype);

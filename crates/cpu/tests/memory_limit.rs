@@ -1,5 +1,6 @@
-//! Under a memory limit a program computes values again instead of keeping them: less memory, the same bits. A test
-//! binary of its own, because the limit is the whole process's.
+//! Tests rematerialization under a memory limit: less memory, bit-identical results.
+//!
+//! A separate test binary, because the limit applies to the whole process.
 
 use std::sync::Arc;
 use systole_cpu::{CpuBackend, Level, ThreadPool};

@@ -1,6 +1,7 @@
-//! Windows, scatters and random bits against the interpreter: all attributes, odd and zero sizes, ties, NaN and −0,
-//! on every instruction-set level of this machine and on 1, 2 and 3 threads. Results are equal to the bit, because
-//! these kernels fold in the interpreter's order; where they do not, sums are of numbers that are exact in any order.
+//! Tests reduce-window, scatter and random bits against the interpreter: all attributes, odd sizes, ties, NaN, −0.
+//!
+//! On every instruction-set level of this machine and on 1, 2 and 3 threads. Results are bit-identical, because these
+//! kernels reduce in the interpreter's order; otherwise sums are of numbers that are exact in any order.
 
 mod common;
 
@@ -20,7 +21,7 @@ fn backends() -> Vec<CpuBackend> {
     levels().flat_map(|l| [1, 2, 3].map(|threads| backend(l, threads))).collect()
 }
 
-/// Multiples of a half; with `special` also NaN, infinities, both zeros, and many ties.
+/// Random multiples of one half; with `special` also NaN, infinities, both zeros, and many ties.
 fn draw(ty: &TensorType, special: bool, s: &mut RandomStream) -> Literal {
     let mut b = LiteralBuilder::new(ty.clone());
     for i in 0..ty.elements() {
@@ -57,7 +58,7 @@ fn check(backends: &[CpuBackend], graph: &Arc<Graph>, args: &[Literal], what: &s
     }
 }
 
-/// A graph of one op, if the op takes these types.
+/// A graph of one op, if the op accepts these types.
 fn graph(op: Op, types: &[TensorType]) -> Option<Arc<Graph>> {
     let g = GraphBuilder::new("main");
     let params: Vec<Tensor> = types.iter().map(|t| g.parameter(t.clone(), "x")).collect();
@@ -82,7 +83,8 @@ fn ty(dtype: DType, dims: &[usize]) -> TensorType {
     TensorType::new(dtype, dims)
 }
 
-/// A monoid that types; multiplication only where it stays exact, which keeps running products from the end equal.
+/// A random monoid for the type; multiplication only if it stays exact, so that running products from the end are
+/// equal.
 fn monoid(dtype: DType, s: &mut RandomStream) -> Monoid {
     use Monoid::*;
     let bits = [Add, Multiply, Minimum, Maximum, And, Or];
@@ -150,7 +152,7 @@ fn running_folds() {
                     let mut padding = vec![[0, 0]; dims.len()];
                     padding[d][usize::from(backwards)] = n as i64 - 1;
                     let window = Window::new(&sizes, &vec![1; dims.len()], &padding);
-                    // The order of a fold from the end shows in rounded sums only.
+                    // The order of a reduction from the end affects rounded sums only.
                     let m = if backwards && dtype == BF16 { Monoid::Maximum } else { Monoid::Add };
                     let op = ReduceWindow { window, body: m.body(dtype) };
                     assert!(check_op(
@@ -183,7 +185,7 @@ fn select_and_scatter(
     select: Arc<Graph>,
     s: &mut RandomStream,
 ) -> bool {
-    // Shape of the source: that of a fold over the same windows.
+    // Shape of the source: that of a reduction over the same windows.
     let scalar = TensorType::scalar(x.dtype);
     let fold = ReduceWindow { window: window.clone(), body: Monoid::Add.body(x.dtype) };
     let Some(source) = graph(fold.into(), &[x.clone(), scalar.clone()]) else { return false };
@@ -207,7 +209,7 @@ fn selections_over_any_windows() {
         let dims: Vec<usize> = (0..s.below(5)).map(|_| s.below(7) as usize).collect();
         let mut window = random_window(s, &dims, false);
         if case % 2 == 0 {
-            // Windows apart from each other.
+            // Windows with gaps between them.
             window.strides = window.dimensions.iter().map(|&w| w + s.below(2) as usize).collect();
         }
         let direction = [Direction::Ge, Direction::Le, Direction::Gt, Direction::Ne][s.below(4) as usize];
@@ -239,7 +241,7 @@ fn selections_of_images() {
     }
 }
 
-/// The programs of training: pooling and its derivative by autodiff, with a mean that pads and dilates.
+/// Training programs: pooling and its derivative by autodiff, with a padded and dilated mean.
 #[test]
 fn pools_and_their_gradients() {
     let (backends, s) = (backends(), &mut RandomStream::new(6, 1, 1));
@@ -281,7 +283,8 @@ fn scatters_of_rows() {
                 let op = Scatter { index_vector_dim: 1, ..Scatter::rows(&x, 1, body.clone()) };
                 let graph = graph(op.into(), &types).unwrap();
                 let args = [draw(&x, true, s), indices.finish(), draw(&updates, true, s)];
-                // 40,000 products of halves leave every range; that is fine: all orders are the interpreter's.
+                // 40,000 products of halves overflow every type; that is fine, since the order equals the
+                // interpreter's.
                 check(&backends, &graph, &args, &format!("scatter of {n} rows into {x}"));
             }
         }

@@ -1,8 +1,9 @@
-//! How many elements a second two pipelines give: TFRecords of small pictures, and photos in JPEG files.
+//! Throughput benchmark of two pipelines: TFRecords of small images, and photos in JPEG files.
 //!
-//! `cargo run --release -p systole-data --example throughput -- WORKLOAD DIR [seconds] [threads] [ahead]`: `records` reads
-//! `DIR/records/*.tfrecord` (Examples with `image`: 784 bytes, `label`: int64), `photos` reads `DIR/photos/*.jpg`. Prints
-//! one line of JSON; `explain` as a last argument adds what was tuned. `bench/data/compare` runs it beside tf.data.
+//! `cargo run --release -p systole-data --example throughput -- WORKLOAD DIR [seconds] [threads] [ahead]`: `records`
+//! reads `DIR/records/*.tfrecord` (Examples with `image`: 784 bytes, `label`: int64), `photos` reads
+//! `DIR/photos/*.jpg`. Prints one line of JSON; `explain` as a last argument adds the tuning decisions.
+//! `bench/data/compare` runs it next to tf.data.
 
 use std::time::Instant;
 use systole_base::{DType, Error, ErrorKind, Result};
@@ -50,7 +51,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Of this process: processor seconds (`stat`) or its greatest memory in MiB (`status`); 0 where Linux does not say.
+/// CPU seconds (`stat`) or peak memory in MiB (`status`) of this process; 0 if Linux does not report it.
 fn used(file: &str) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     if file == "status" {
@@ -59,12 +60,12 @@ fn used(file: &str) -> f64 {
             .find_map(|l| l.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse().ok());
         return peak.map_or(0.0, |k: f64| k / 1024.0);
     }
-    // User and system time, in hundredths, stand 12 and 13 fields behind the name.
+    // User and system time, in hundredths of a second, are 12 and 13 fields after the name.
     let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
     fields.skip(11).take(2).filter_map(|f| f.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// 28 × 28 pictures: read 4 files at a time in blocks of 16, parse, to f32, shuffle.
+/// 28 × 28 images: read 4 files at a time in blocks of 16, parse, convert to f32, shuffle.
 fn records(dir: &str, threads: usize) -> Result<Dataset> {
     let features = FeatureSpecs::new().raw("image", DType::U8, [28, 28, 1]).fixed("label", DType::I64, []);
     let parse = parse_example(features);
@@ -74,7 +75,7 @@ fn records(dir: &str, threads: usize) -> Result<Dataset> {
     Ok(files.interleave(read, 4, 16).shuffle(1024, 7).map_parallel(prepare, threads))
 }
 
-/// Photos: read, decode, resize to 224 × 224, normalise.
+/// Photos: read, decode, resize to 224 × 224, normalize.
 fn photos(dir: &str, threads: usize) -> Result<Dataset> {
     let files = Dataset::list_files(&format!("{dir}/photos/*.jpg"))?;
     let prepare = |s: Sample| -> Result<Sample> {

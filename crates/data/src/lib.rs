@@ -1,10 +1,10 @@
-//! Input pipelines: sources, transforms with tf.data's names, batches; and the file formats they read.
+//! Input pipelines in the style of tf.data: sources, transformations, batching; and file formats.
 //!
-//! A [`Dataset`] is a description, cheap to clone and immutable; [`Dataset::iter`] runs it. Elements are
-//! [`Sample`]s: named host arrays. The order of elements is a pure function of (seed, epoch, index), so the
-//! position in any pipeline is two integers ([`Position`]) and [`Dataset::iter_at`] continues there exactly.
+//! A [`Dataset`] is an immutable description, cheap to clone; [`Dataset::iter`] runs it. Elements are [`Sample`]s:
+//! named host arrays. The order of elements is a pure function of (seed, epoch, index), so a [`PipelinePosition`] identifies
+//! the state of any pipeline exactly, and [`Dataset::iter_at`] resumes there.
 //!
-//! Nothing here knows of graphs, layers or devices.
+//! This crate does not depend on graphs, layers or devices.
 //!
 //! ```
 //! use systole_base::{DType, Literal};

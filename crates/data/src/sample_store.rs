@@ -1,8 +1,8 @@
-//! [`SampleStore`]: samples in one file, by number, written as they come and found again after a crash.
+//! Persistent sample cache ([`SampleStore`]): one file of numbered samples, written incrementally and resumed after a crash.
 //!
-//! The file is a TFRecord file. Its first record names the pipeline it was made by; each further one is a sample with
-//! its number; the last one says how many there are. A file without that last record is one that was not finished: its
-//! whole records are used, a torn end is cut off, and the rest is added. Only numbers and offsets are in memory.
+//! The file is a TFRecord file. Its first record identifies the pipeline; each further record is a numbered sample; the
+//! last one contains the count. A file without the last record is unfinished: its complete records are used, a
+//! truncated end is removed, and the rest is appended. Only numbers and offsets are in memory.
 
 use crate::HostArray;
 use crate::file_system::{FileSystem, OsFileSystem, again, write_all};
@@ -19,16 +19,16 @@ use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 pub(crate) struct SampleStore<F: FileSystem = OsFileSystem> {
     files: F,
     path: PathBuf,
-    /// What the first record must say.
+    /// Expected pipeline description in the first record.
     made_by: String,
     state: Mutex<Option<StoreState<F::File>>>,
 }
 
 struct StoreState<File> {
-    /// For writing; `None`: another process does that, the file is whole, or it cannot be written any more.
+    /// File for writing; `None`: another process writes it, it is complete, or writing failed.
     file: Option<File>,
     reader: TfRecordReader,
-    /// Number → place in the file.
+    /// Position in the file by sample number.
     places: HashMap<u64, [u64; 3]>,
     end: u64,
     whole: Option<u64>,
@@ -45,7 +45,7 @@ impl<F: FileSystem> SampleStore<F> {
         SampleStore { files, path, made_by, state: Mutex::default() }
     }
 
-    /// Sample `number`, if it is there.
+    /// Returns sample `number`, if it is stored.
     pub fn get(&self, number: u64) -> Result<Option<Sample>> {
         self.with(|state, path| {
             let Some(place) = state.places.get(&number) else { return Ok(None) };
@@ -55,13 +55,13 @@ impl<F: FileSystem> SampleStore<F> {
         })
     }
 
-    /// How many samples there are, once all are there.
+    /// Returns the number of samples, once all are stored.
     pub fn whole(&self) -> Result<Option<u64>> {
         self.with(|state, _| Ok(state.whole))
     }
 
-    /// Adds a sample, unless it is there, the file is whole, or another process writes it. After an error nothing more
-    /// is written in this run: what is there stays good, and the next run adds the rest.
+    /// Adds a sample, unless it is stored already, the file is complete, or another process writes it. After an error
+    /// nothing more is written in this run: stored samples stay valid, and the next run appends the rest.
     pub fn put(&self, number: u64, sample: &Sample) -> Result<()> {
         self.with(|state, path| {
             if state.file.is_none() || state.places.contains_key(&number) {
@@ -74,7 +74,7 @@ impl<F: FileSystem> SampleStore<F> {
         })
     }
 
-    /// Says that there are `count` samples; makes the file durable when they are all there.
+    /// Records that there are `count` samples, and syncs the file if all of them are stored.
     pub fn finish(&self, count: u64) -> Result<()> {
         self.with(|state, path| {
             let has_all = |places: &HashMap<u64, _>| {
@@ -149,9 +149,9 @@ impl<F: FileSystem> SampleStore<F> {
     }
 
     fn foreign(&self) -> Error {
-        Error::new(ErrorKind::Data, "this cache file was made by another pipeline")
+        Error::new(ErrorKind::Data, "the cache file belongs to another pipeline")
             .at(self.path.display().to_string())
-            .because(format!("this one is {}", self.made_by))
+            .because(format!("this pipeline is {}", self.made_by))
             .hint("delete it, or use another path")
     }
 }
@@ -162,10 +162,11 @@ impl<File> StoreState<File> {
         let mut framed = Vec::with_capacity(record.len() + 16);
         let written = frame(&mut framed, record).and_then(|()| write_all(files, file, &framed));
         if let Err(e) = written {
-            // A full disk must not leave half a record; where it does, the next run finds it by its checksum.
+            // A full disk must not leave a partial record; if truncation fails too, the next run detects it by its
+            // checksum.
             let _ = again(|| files.truncate(file, self.end));
             self.file = None;
-            return Err(Error::io("cannot write", path, e).hint("make room, or use another path"));
+            return Err(Error::io("cannot write", path, e).hint("free disk space, or use another path"));
         }
         self.end += framed.len() as u64;
         Ok(())
@@ -178,7 +179,7 @@ fn torn(path: &Path) -> Error {
         .hint("delete it and run again")
 }
 
-/// Number (field 1), then for each array (field 2) its name, element type, sizes and bytes.
+/// Serializes number (field 1), and for each array (field 2) its name, element type, sizes and bytes.
 fn encode(number: u64, sample: &Sample) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     put_varint(&mut out, 1 << 3);
@@ -197,12 +198,12 @@ fn encode(number: u64, sample: &Sample) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// A sample's number, or of the last record how many there are.
+/// Returns a sample's number, or the count in the last record.
 fn header(record: &[u8]) -> Result<(Option<u64>, Option<u64>)> {
     match ProtoFields::of(record).next().transpose()? {
         Some((1, ProtoFieldValue::Varint(number))) => Ok((Some(number), None)),
         Some((3, ProtoFieldValue::Varint(count))) => Ok((None, Some(count))),
-        _ => Err(Error::new(ErrorKind::Data, "a record of the cache file is of another kind")),
+        _ => Err(Error::new(ErrorKind::Data, "a record of the cache file has an unknown format")),
     }
 }
 
@@ -250,7 +251,7 @@ mod tests {
         Sample::new([("x", HostArray::scalar(DType::I64, i as f64))])
     }
 
-    /// Fills a file of three samples as a run would that goes on without a cache where it cannot be written.
+    /// Writes three samples like a run that continues without a cache if it cannot be written.
     fn fill<F: FileSystem>(store: &SampleStore<F>) -> Vec<Result<()>> {
         let mut results: Vec<Result<()>> = (0..3).map(|i| store.put(i, &sample(i))).collect();
         results.push(store.finish(3));

@@ -1,6 +1,6 @@
-//! What a command line does with data: look at it, check it, convert it, count it, time it, follow one element.
+//! Dataset tools for the command line: inspect, convert, verify, statistics, benchmark, trace an element.
 //!
-//! Everything here returns values that show themselves as text; nothing is printed.
+//! All functions return displayable values; nothing is printed.
 
 use crate::file_system::{OsFileSystem, write_atomically};
 use crate::format::example::{self, FeatureSpecs};
@@ -25,31 +25,31 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 
-/// Data at a path, opened by what they are.
+/// Dataset opened from a path, with its format and metadata.
 #[derive(Clone, Debug)]
 pub struct OpenedDataset {
-    /// What they are: `TFRecord`, `CSV`, `folder of classes`, …
+    /// Format: `TFRecord`, `CSV`, `folder of classes`, …
     pub kind: &'static str,
-    /// The files.
+    /// Paths of the files.
     pub files: Vec<PathBuf>,
-    /// Their elements; TFRecord files of Examples are parsed.
+    /// Elements; TFRecord files of Examples are parsed.
     pub dataset: Dataset,
-    /// What the records of TFRecord files hold.
+    /// Features of the records of TFRecord files.
     pub features: Option<FeatureSpecs>,
-    /// What the labels stand for, where the data say so.
+    /// Class names, if the data has them.
     pub classes: Vec<String>,
-    /// The elements with pictures as the files have them, `ui8[n]`, where they are files of pictures.
+    /// Elements with undecoded images, `ui8[n]`, for image files.
     pub encoded: Option<Dataset>,
-    /// The columns, where they are tables.
+    /// Table with its columns, for tables.
     pub table: Option<Arc<CsvTable>>,
-    /// The elements to test on, where the file has such a part.
+    /// Test elements, if the file has a test split.
     pub test: Option<Dataset>,
-    /// What is to be said of what was left out.
+    /// Notes about skipped parts.
     pub notes: Vec<String>,
 }
 
 impl OpenedDataset {
-    /// A data set that was loaded otherwise.
+    /// Wraps a dataset that was loaded by other means.
     pub fn of(kind: &'static str, dataset: Dataset) -> OpenedDataset {
         OpenedDataset {
             kind,
@@ -65,20 +65,20 @@ impl OpenedDataset {
     }
 }
 
-/// Opens data of any format that is read, told by content: a file, a pattern, or a folder (of one folder of pictures
-/// for each class, or of data files). `features` says what Examples hold; without it, the file `….features` beside
-/// them, or the first record, does.
+/// Opens data of any supported format, detected by content: a file, a pattern, or a folder (of class folders with
+/// images, or of data files). `features` describes Examples; by default they come from a file `….features` next to
+/// them, or from the first record.
 ///
 /// # Errors
-/// When nothing is there, or nothing that can be read.
+/// If nothing readable is found.
 pub fn open(path: &str, features: Option<FeatureSpecs>) -> Result<OpenedDataset> {
     open_with(path, features, CsvFormat::default())
 }
 
-/// [`open`] where tables are `written` in a way that they do not tell.
+/// Like [`open`], with format options for tables.
 ///
 /// # Errors
-/// As [`open`].
+/// See [`open`].
 pub fn open_with(path: &str, features: Option<FeatureSpecs>, written: CsvFormat) -> Result<OpenedDataset> {
     let place = Path::new(path);
     if is_dir(place)
@@ -95,10 +95,10 @@ pub fn open_with(path: &str, features: Option<FeatureSpecs>, written: CsvFormat)
     open_written(files_of(place)?, features, written)
 }
 
-/// The data files of a folder, or those that fit a pattern.
+/// Lists the data files of a folder, or those that match a pattern.
 ///
 /// # Errors
-/// When the folder cannot be read, or nothing fits.
+/// If the folder cannot be read, or nothing matches.
 pub fn files_of(place: &Path) -> Result<Vec<PathBuf>> {
     if !is_dir(place) {
         return glob(&place.to_string_lossy());
@@ -108,18 +108,18 @@ pub fn files_of(place: &Path) -> Result<Vec<PathBuf>> {
     Ok(files.filter(|p| !is_beside(p)).collect())
 }
 
-/// [`open`] for a list of files of one format.
+/// Like [`open`], for a list of files of one format.
 ///
 /// # Errors
-/// When there are none, or they cannot be read.
+/// If the list is empty, or a file cannot be read.
 pub fn open_files(files: Vec<PathBuf>, features: Option<FeatureSpecs>) -> Result<OpenedDataset> {
     open_written(files, features, CsvFormat::default())
 }
 
-/// [`open_files`] where tables are `written` in a way that they do not tell.
+/// Like [`open_files`], with format options for tables.
 ///
 /// # Errors
-/// When there are none, or they cannot be read.
+/// If the list is empty, or a file cannot be read.
 pub fn open_written(
     files: Vec<PathBuf>,
     features: Option<FeatureSpecs>,
@@ -148,7 +148,7 @@ pub fn open_written(
         _ if ends(&[".tar", ".tgz"]) => opened("WebDataset", Dataset::webdataset(files.clone())),
         _ if ends(&[".csv", ".tsv"]) => {
             let table = Arc::new(CsvTable::read_written(&files, written)?);
-            let by_mark = |e| format!("{} is read as {e}, which its first bytes tell", first.display());
+            let by_mark = |e| format!("{} is decoded as {e} because of its byte order mark", first.display());
             let notes = table.marked.map(by_mark).into_iter().collect();
             Ok(OpenedDataset { table: Some(table.clone()), notes, ..opened("CSV", table.dataset())? })
         }
@@ -160,10 +160,10 @@ pub fn open_written(
         _ if std::str::from_utf8(&start).is_ok_and(|t| !t.contains('\0')) => {
             opened("text", Dataset::text_lines(files.clone()))
         }
-        _ => Err(Error::new(ErrorKind::Data, "this is of no format that is read")
+        _ => Err(Error::new(ErrorKind::Data, "unsupported data format")
             .at(first.display().to_string())
-            .because(format!("it begins with {:02x?}", &start[..start.len().min(8)]))
-            .hint("TFRecord, CSV, text, NumPy, IDX, WebDataset and folders of pictures are read")),
+            .because(format!("the first bytes are {:02x?}", &start[..start.len().min(8)]))
+            .hint("use TFRecord, CSV, text, NumPy, IDX, WebDataset or folders of images")),
     }
 }
 
@@ -175,13 +175,13 @@ fn parquet(files: &[PathBuf]) -> Result<Dataset> {
 
 #[cfg(not(feature = "parquet"))]
 fn parquet(files: &[PathBuf]) -> Result<Dataset> {
-    Err(Error::new(ErrorKind::Unsupported, "this program reads no Parquet files")
+    Err(Error::new(ErrorKind::Unsupported, "this build does not support Parquet")
         .at(files.first().map_or(String::new(), |f| f.display().to_string()))
         .because("it was built without the feature `parquet`")
         .hint("build it with --features parquet, or convert the files to CSV or TFRecord"))
 }
 
-/// By the name, so that a damaged file is known for what it is; or by the first record.
+/// Whether a file is TFRecord, by its name (so that a damaged file is recognized) or by the first record.
 fn is_tfrecord(path: &Path) -> bool {
     if path.file_name().is_some_and(|name| name.to_string_lossy().contains(".tfrec")) {
         return true;
@@ -196,7 +196,7 @@ fn records(files: Vec<PathBuf>, told: Option<FeatureSpecs>) -> Result<OpenedData
     let features = match (told, text_of(&beside)?) {
         (Some(told), _) => Some(told),
         (None, Some(text)) => Some(text.parse()?),
-        // The first whole one: what is damaged is told when the elements are read.
+        // Uses the first valid record; damage is reported when the elements are read.
         (None, None) => match raw.iter().find_map(Result::ok) {
             Some(first) => {
                 FeatureSpecs::guess(first.get("record")?.bytes()).ok().filter(|f| f.iter().count() > 0)
@@ -210,7 +210,7 @@ fn records(files: Vec<PathBuf>, told: Option<FeatureSpecs>) -> Result<OpenedData
     Ok(OpenedDataset { files, features, classes, ..OpenedDataset::of("TFRecord", dataset) })
 }
 
-/// The text of a file; `None` when there is no such file.
+/// Reads a text file; `None` if it does not exist.
 fn text_of(path: &Path) -> Result<Option<String>> {
     let text = input_file::is_file(path).then(|| input_file::read_to_string(path)).transpose();
     text.map_err(|e| Error::io("cannot read", path, e))
@@ -224,33 +224,33 @@ fn features_name(file: &Path) -> String {
     format!("{stem}.features")
 }
 
-/// What data are, at a glance.
+/// Summary of a dataset.
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// What they are.
+    /// Format of the data.
     pub kind: &'static str,
-    /// Number of files, and their bytes.
+    /// Number of files.
     pub files: usize,
-    /// Bytes of the files.
+    /// Size of the files in bytes.
     pub bytes: u64,
-    /// Elements, where that is known without reading everything.
+    /// Number of elements, if known without reading everything.
     pub elements: Cardinality,
     /// Types of the first element.
     pub spec: ElementSpec,
-    /// What Examples hold, as text for [`Features`].
+    /// Features of Examples, as text for [`FeatureSpecs`].
     pub features: Option<FeatureSpecs>,
-    /// What the labels stand for.
+    /// Class names.
     pub classes: Vec<String>,
-    /// What was left out.
+    /// Notes about skipped parts.
     pub notes: Vec<String>,
-    /// The first elements, a line each.
+    /// First elements, one per line.
     pub first: Vec<String>,
 }
 
-/// Looks at data: what they are, their types, and the first `n` elements.
+/// Summarizes data: format, types, and the first `n` elements.
 ///
 /// # Errors
-/// Those of the first elements.
+/// Errors of the first elements.
 pub fn inspect(opened: &OpenedDataset, n: usize) -> Result<Inspection> {
     let size = |p: &PathBuf| input_file::size(p).unwrap_or(0);
     let first = opened.dataset.debug().iter().take(n).map(|s| s.map(|s| summary(&s)));
@@ -288,7 +288,7 @@ impl fmt::Display for Inspection {
     }
 }
 
-/// An element in one line: text where it is text, else type and first values.
+/// Formats an element in one line: text fields as text, others as type and first values.
 pub fn summary(sample: &Sample) -> String {
     let field = |(name, x): (&str, &HostArray)| match x.get() {
         Ok(x) => match sample.text(name) {
@@ -304,23 +304,22 @@ pub fn summary(sample: &Sample) -> String {
     sample.fields().map(field).collect::<Vec<_>>().join(", ")
 }
 
-/// What [`convert`] wrote.
+/// Result of [`convert`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConversionResult {
-    /// The shards, `PREFIX-00000-of-00008.tfrecord`.
+    /// Paths of the shards, `PREFIX-00000-of-00008.tfrecord`.
     pub files: Vec<PathBuf>,
-    /// Elements in all of them.
+    /// Number of elements in all shards.
     pub elements: u64,
-    /// What to read them with; also written to `PREFIX.features`.
+    /// Features to read the shards with; also written to `PREFIX.features`.
     pub features: FeatureSpecs,
 }
 
-/// Writes the elements of a dataset as Examples into sharded TFRecord files, element `i` into shard `i mod shards`,
-/// and what they hold into `PREFIX.features`. Files appear when they are whole.
+/// Writes a dataset as Examples into sharded TFRecord files, element `i` into shard `i mod shards`, and the features
+/// into `PREFIX.features`. Files appear when they are complete.
 ///
 /// # Errors
-/// The first error of an element; elements that have other types than the first, unless only their sizes differ;
-/// what the operating system says.
+/// The first error of an element; elements whose types differ in more than sizes from the first; I/O errors.
 pub fn convert(
     dataset: &Dataset,
     prefix: &Path,
@@ -328,7 +327,9 @@ pub fn convert(
     compression: TfRecordCompression,
 ) -> Result<ConversionResult> {
     if shards == 0 || shards > 99_999 {
-        return Err(Error::new(ErrorKind::Config, format!("{shards} shards")).hint("use 1 to 99999"));
+        return Err(
+            Error::new(ErrorKind::Config, format!("cannot write {shards} shards")).hint("use 1 to 99999")
+        );
     }
     let name = |i: usize| {
         let mut name = prefix.as_os_str().to_owned();
@@ -358,11 +359,11 @@ pub fn convert(
     Ok(ConversionResult { files, elements, features })
 }
 
-/// The types of the elements so far, and the fields whose sizes differ.
+/// Types of the elements so far, and the fields whose sizes vary.
 struct ElementScan {
     spec: ElementSpec,
     varies: BTreeMap<Arc<str>, ()>,
-    /// Fields of rank 2 and more: their sizes are written beside them, for the case that they differ.
+    /// Fields of rank 2 and more, whose sizes are also written, since they may vary.
     reshaped: Vec<Arc<str>>,
 }
 
@@ -387,8 +388,8 @@ impl ElementScan {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Data, format!("element {at} is {spec}"))
-            .because(format!("the first one is {}", self.spec))
-            .hint("make the fields equal with map first"))
+            .because(format!("the first element is {}", self.spec))
+            .hint("convert the elements to equal types with map first"))
     }
 
     fn features(&self) -> FeatureSpecs {
@@ -417,23 +418,23 @@ fn with_shapes(mut sample: Sample, fields: &[Arc<str>]) -> Result<Sample> {
     Ok(sample)
 }
 
-/// What one file of records is worth.
+/// Verification result of one record file.
 #[derive(Clone, Debug)]
 pub struct FileVerification {
-    /// The file.
+    /// Path of the file.
     pub file: PathBuf,
-    /// Whole records.
+    /// Number of valid records.
     pub records: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// Damaged records, each with its place, expected and found checksum.
+    /// Damaged records, each with position, expected and found checksum.
     pub damage: Vec<Error>,
 }
 
-/// Reads through TFRecord files and checks every record; after a damaged one it looks for the next.
+/// Reads TFRecord files and verifies every record, resynchronizing after damaged ones.
 ///
 /// # Errors
-/// When a file cannot be opened.
+/// If a file cannot be opened.
 pub fn verify(files: &[PathBuf]) -> Result<Vec<FileVerification>> {
     files.iter().map(|f| verify_file(f)).collect()
 }
@@ -465,24 +466,24 @@ impl fmt::Display for FileVerification {
     }
 }
 
-/// One field of the elements that were counted.
+/// Statistics of one field.
 #[derive(Clone, Debug)]
 pub struct FieldStats {
-    /// Its name.
+    /// Name of the field.
     pub name: String,
-    /// Its types, and how many elements have each.
+    /// Number of elements by type.
     pub types: BTreeMap<String, u64>,
-    /// Least and largest value.
+    /// Minimum value.
     pub min: f64,
-    /// Largest value.
+    /// Maximum value.
     pub max: f64,
     /// Mean of all values.
     pub mean: f64,
     /// Standard deviation of all values.
     pub std: f64,
-    /// Values that are not finite.
+    /// Number of non-finite values.
     pub not_finite: u64,
-    /// Elements of each value, where the field is one integer and there are no more than 1,000 values.
+    /// Number of elements by value, if the field is one integer with at most 1,000 distinct values.
     pub counts: Option<BTreeMap<i64, u64>>,
     sum: RunningSum,
 }
@@ -495,7 +496,7 @@ struct RunningSum {
 }
 
 impl RunningSum {
-    /// Welford's update, which loses no digits where values are large and close together.
+    /// Welford's update, which is accurate for large values that are close together.
     fn add(&mut self, v: f64) {
         self.count += 1.0;
         let delta = v - self.mean;
@@ -504,10 +505,10 @@ impl RunningSum {
     }
 }
 
-/// Counts and moments of the first `limit` elements (`u64::MAX`: of all), and the errors among them.
+/// Computes statistics of the first `limit` elements (`u64::MAX`: of all), and collects their errors.
 ///
 /// # Errors
-/// When there are no elements at all.
+/// If there are no elements.
 pub fn stats(dataset: &Dataset, limit: u64) -> Result<DatasetStats> {
     let mut out = DatasetStats { elements: 0, errors: Vec::new(), fields: Vec::new() };
     for sample in dataset.take(limit).iter() {
@@ -518,7 +519,7 @@ pub fn stats(dataset: &Dataset, limit: u64) -> Result<DatasetStats> {
         }
     }
     if out.elements == 0 {
-        return Err(Error::new(ErrorKind::Data, "there are no elements").at(format!("{dataset:?}")));
+        return Err(Error::new(ErrorKind::Data, "the dataset has no elements").at(format!("{dataset:?}")));
     }
     for f in &mut out.fields {
         (f.mean, f.std) = (f.sum.mean, (f.sum.squares / f.sum.count.max(1.0)).sqrt());
@@ -526,14 +527,14 @@ pub fn stats(dataset: &Dataset, limit: u64) -> Result<DatasetStats> {
     Ok(out)
 }
 
-/// What [`stats`] found.
+/// Result of [`stats`].
 #[derive(Clone, Debug)]
 pub struct DatasetStats {
-    /// Elements, with those that are errors.
+    /// Number of elements, including errors.
     pub elements: u64,
-    /// The errors.
+    /// Errors of elements.
     pub errors: Vec<Error>,
-    /// The fields.
+    /// Statistics by field.
     pub fields: Vec<FieldStats>,
 }
 
@@ -613,7 +614,7 @@ impl fmt::Display for DatasetStats {
 }
 
 /// Runs the pipeline, epoch after epoch, for `time` (or until it ends with an error), and reports the time of every
-/// stage, the queues and what was tuned. With `measure` false stages are not timed, which is a little faster.
+/// stage, the queues and the tuning. If `measure` is false, stages are not timed, which is slightly faster.
 ///
 /// # Errors
 /// The first error of an element; a dataset without elements.
@@ -627,27 +628,29 @@ pub fn bench(dataset: &Dataset, time: Duration, measure: bool) -> Result<Pipelin
         match iter.next() {
             Some(item) => drop(item?),
             None => {
-                return Err(Error::new(ErrorKind::Data, "there are no elements").at(format!("{dataset:?}")));
+                return Err(
+                    Error::new(ErrorKind::Data, "the dataset has no elements").at(format!("{dataset:?}"))
+                );
             }
         }
     }
     Ok(iter.report())
 }
 
-/// What a stage made of an element.
+/// Output of one stage for a traced element.
 #[derive(Clone, Debug)]
 pub struct TracedStage {
-    /// The stage, as it was written.
+    /// Label of the stage.
     pub stage: String,
-    /// What it handed on, in one line, or the error.
+    /// The element in one line, or the error.
     pub element: String,
 }
 
-/// Element `index` of the pipeline and what every stage made of it on its way, sources first. The pipeline runs on the
-/// calling thread. Of elements that a stage had taken earlier (a shuffle's buffer) those with the same origin are shown.
+/// Traces element `index` through every stage, sources first, on the calling thread. For elements that a stage had
+/// consumed earlier (a shuffle buffer), shows those with the same origin.
 ///
 /// # Errors
-/// When there is no such element.
+/// If there is no such element.
 pub fn trace(dataset: &Dataset, index: u64) -> Result<Vec<TracedStage>> {
     let watch = RunObserver::trace(stages_of(&dataset.clone().into_node()));
     let RunObserver::Trace(trace) = watch.clone() else { return Ok(Vec::new()) };
@@ -655,7 +658,7 @@ pub fn trace(dataset: &Dataset, index: u64) -> Result<Vec<TracedStage>> {
     iter.go_to(&PipelinePosition::new(0, index));
     let before = trace.drain();
     let last = iter.next().ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("there is no element {index}")).at(format!("{dataset:?}"))
+        Error::new(ErrorKind::Data, format!("the dataset has no element {index}")).at(format!("{dataset:?}"))
     })?;
     let seen = trace.drain();
     if let (Err(e), true) = (&last, seen.is_empty()) {
@@ -684,11 +687,11 @@ impl fmt::Display for TracedStage {
     }
 }
 
-/// Writes the pictures of an element as PNG files, `PREFIX-FIELD.png`: ui8 as they are, f32 from 0..1. For looking at
-/// what augmentation made.
+/// Writes the images of an element as PNG files, `PREFIX-FIELD.png`: ui8 unchanged, f32 scaled from 0..1. For
+/// inspecting augmentation.
 ///
 /// # Errors
-/// What the operating system says.
+/// I/O errors.
 pub fn write_pictures(sample: &Sample, prefix: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for (name, x) in sample.fields() {
@@ -801,7 +804,7 @@ mod tests {
                 (kind, spec)
             );
         }
-        assert!(open(&at("d"), None).unwrap_err().to_string().contains("no format"));
+        assert!(open(&at("d"), None).unwrap_err().to_string().contains("unsupported data format"));
         assert!(open(&at("nothing"), None).is_err());
         std::fs::remove_dir_all(&dir).unwrap();
     }

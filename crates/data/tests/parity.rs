@@ -1,5 +1,7 @@
-//! Files that TensorFlow wrote are read here, ours are byte for byte what it writes, and pipelines without chance give
-//! tf.data's elements. `fixtures/data/generate.py` made the files; no TensorFlow is needed here.
+//! Parity with TensorFlow: TFRecord files and pipelines of tf.data.
+//!
+//! Reads files that it wrote, writes byte-identical files, and compares deterministic pipelines with tf.data.
+//! `fixtures/data/generate.py` created the files; no TensorFlow is needed here.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,7 +28,7 @@ fn scalar(x: i64) -> Sample {
     Sample::new([("value", HostArray::from(Literal::from_slice([], &[x]).unwrap()))])
 }
 
-/// Dataset `i` holds `100 i, 100 i + 1, …`, `lengths[i]` of them.
+/// Dataset `i` contains `100 i, 100 i + 1, …`, `lengths[i]` of them.
 fn nested(lengths: &'static [u64]) -> impl Fn(Sample) -> Dataset + Clone + Send + Sync + 'static {
     move |s| {
         let i = value(&s);
@@ -34,7 +36,7 @@ fn nested(lengths: &'static [u64]) -> impl Fn(Sample) -> Dataset + Clone + Send 
     }
 }
 
-/// Vectors of 0, 1, 2, 0, 1, 2 … elements, all of them the number of the element.
+/// Vectors of length 0, 1, 2, 0, 1, 2 …, filled with the element's index.
 fn ragged(n: u64) -> Dataset {
     ints(n).map(|s| {
         let x = vec![value(&s); value(&s) as usize % 3];
@@ -46,7 +48,7 @@ fn length(s: &Sample) -> usize {
     s.get("value").map_or(0, |x| x.shape()[0])
 }
 
-/// The elements of several datasets' fields as one vector.
+/// Concatenates all fields to one vector.
 fn stacked(s: Sample) -> Result<Sample> {
     let values: Vec<i64> =
         s.fields().map(|(_, x)| x.get().map(|x| x.get(0).as_i64())).collect::<Result<_>>()?;
@@ -126,7 +128,7 @@ fn pipelines() -> BTreeMap<&'static str, Dataset> {
     ])
 }
 
-/// As the fixture writes an array: numbers separated by spaces, in brackets.
+/// Formats an array like the fixture: numbers separated by spaces, in brackets.
 fn text(shape: &[usize], values: &[i64]) -> String {
     match shape {
         [] => values[0].to_string(),
@@ -158,7 +160,7 @@ fn pipelines_give_tf_datas_elements() {
     }
 }
 
-/// What `example(i)` of generate.py holds.
+/// Content of `example(i)` of generate.py.
 fn example(i: i64) -> Sample {
     let tokens: Vec<i64> = (0..i % 4).map(|j| i * j).collect();
     let x = i as f32;
@@ -211,7 +213,7 @@ fn what_is_written_is_byte_for_byte_tensorflows_file() {
         let ours = std::fs::read(&path).unwrap();
         match kind {
             TfRecordCompression::None => assert!(ours == theirs),
-            // Compressors differ; what they hold must not.
+            // Compressors differ; the content must not.
             _ => {
                 let records = |p: &PathBuf| -> Vec<Vec<u8>> {
                     let all = Dataset::tfrecord([p.clone()]);

@@ -1,5 +1,6 @@
-//! The universal resume test: pipelines put together by chance from every stage, a snapshot before each element, each
-//! restored: the remainder is identical, whatever the number of threads and the depth of queues on the other side.
+//! Property test of resuming: random pipelines of all stages, interrupted before each element.
+//!
+//! Restoring each snapshot yields the identical remainder, for any number of threads and queue depth.
 
 use std::path::PathBuf;
 use systole_base::rng::RandomStream;
@@ -7,9 +8,9 @@ use systole_base::{DType, Literal, Result};
 use systole_data::format::tfrecord::{TfRecordCompression, TfRecordWriter};
 use systole_data::{AUTOTUNE, Dataset, DatasetOptions, HostArray, PipelinePosition, Sample};
 
-/// How many pipelines are put together.
+/// Number of random pipelines.
 const PIPELINES: u64 = 60;
-/// Elements that are compared.
+/// Maximum number of elements to compare.
 const MOST: usize = 36;
 
 fn element(i: i64) -> Sample {
@@ -20,7 +21,7 @@ fn first(s: &Sample) -> Result<i64> {
     s.get("x").map(|x| if x.ty().elements() == 0 { 0 } else { x.get(0).as_i64() })
 }
 
-/// Files that the TFRecord sources read: 5 records each, one byte.
+/// Files for the TFRecord sources: 5 records of one byte each.
 fn files(dir: &PathBuf) -> Vec<PathBuf> {
     std::fs::create_dir_all(dir).unwrap();
     let paths: Vec<PathBuf> = (0..3).map(|k| dir.join(format!("{k}.tfrecord"))).collect();
@@ -59,7 +60,7 @@ fn records<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Dataset {
     Dataset::tfrecord(files).map(|s: Sample| Ok(element(s.get("record")?.bytes()[0].into())))
 }
 
-/// One more stage, and how it is written.
+/// Adds a random stage; also returns whether the field is still a scalar.
 fn stage(d: &Dataset, draws: &mut RandomStream, depth: usize) -> (Dataset, bool) {
     let n = 1 + draws.below(6);
     let k = n as usize;
@@ -93,7 +94,7 @@ fn stage(d: &Dataset, draws: &mut RandomStream, depth: usize) -> (Dataset, bool)
     }
 }
 
-/// A pipeline of up to six stages.
+/// Returns a random pipeline of up to six stages.
 fn pipeline(draws: &mut RandomStream, files: &[PathBuf]) -> Dataset {
     let mut d = source(draws, files);
     for depth in 0..1 + draws.below(6) as usize {
@@ -123,7 +124,7 @@ fn any_pipeline_resumes_before_each_element_with_other_threads_and_queues() {
         let d = pipeline(&mut draws, &files);
         let whole = shown(d.iter(), MOST);
         lengths.push(whole.len());
-        // What goes on has other threads and deeper queues than what was stopped.
+        // The resumed run has other threads and deeper queues than the interrupted one.
         let wider = DatasetOptions { core_budget: Some(3), ..DatasetOptions::default() };
         let others = [d.debug(), d.with_options(wider)];
         let mut iter = d.iter();

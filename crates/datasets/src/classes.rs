@@ -1,4 +1,4 @@
-//! Classes by name: data whose classes are numbered otherwise than a model's.
+//! Maps the class labels of a dataset to a model's class indices by class name.
 
 use super::{PrepareFn, TrainingData};
 use std::sync::Arc;
@@ -6,20 +6,18 @@ use systole_base::{DType, Error, ErrorKind, Result};
 use systole_data::{Dataset, HostArray, Sample};
 
 impl TrainingData {
-    /// The same elements with labels that count in `names`, by the names of the classes. `names` may hold more classes.
+    /// Returns the same elements with labels that index into `names`. `names` may contain more classes.
     ///
     /// # Errors
-    /// When the data have classes that are not in `names`; each is named.
+    /// If the data has classes that are not in `names`; names each of them.
     pub fn with_classes(mut self, names: &[String]) -> Result<TrainingData> {
         let place = |class: &String| names.iter().position(|name| name == class);
         let others: Vec<&str> =
             self.class_names.iter().filter(|c| place(c).is_none()).map(String::as_str).collect();
         if !others.is_empty() {
-            let what = format!("{} has other classes: {}", self.name, others.join(", "));
-            return Err(Error::new(ErrorKind::Data, what).because(format!(
-                "classes are the same when their names are; known are {}",
-                names.join(", ")
-            )));
+            let what = format!("{} has unknown classes: {}", self.name, others.join(", "));
+            return Err(Error::new(ErrorKind::Data, what)
+                .because(format!("rename the classes to match the model's: {}", names.join(", "))));
         }
         let table: Arc<[usize]> = self.class_names.iter().filter_map(place).collect();
         let same_numbers = table.iter().enumerate().all(|(was, is)| was == *is);
@@ -31,7 +29,7 @@ impl TrainingData {
             let was = s.get("label")?.get(0).as_i64();
             let is = usize::try_from(was).ok().and_then(|was| table.get(was));
             let is =
-                is.ok_or_else(|| Error::new(ErrorKind::Data, format!("the label {was} has no class")))?;
+                is.ok_or_else(|| Error::new(ErrorKind::Data, format!("label {was} has no class name")))?;
             Ok(s.with("label", HostArray::scalar(DType::I32, *is as f64)))
         };
         let all = |elements: &Dataset| elements.map(renumber.clone());

@@ -1,4 +1,4 @@
-//! A backend that runs programs on several devices of another.
+//! Backend wrapper that shards each program over several devices according to a [`Strategy`].
 
 use crate::strategy::StrategyKind;
 use crate::{DeviceOwnership, SimulatedMesh, Strategy, partition};
@@ -12,20 +12,20 @@ use systole_runtime::{
     HostGroup, ValueRoles, events,
 };
 
-/// A backend that spreads each program over a mesh by a [`Strategy`]. Made by [`Strategy::on`].
+/// A backend that shards each program over a mesh according to a [`Strategy`]. Created by [`Strategy::on`].
 pub struct DistributedBackend {
     inner: Arc<dyn Backend>,
     strategy: Strategy,
     mesh: Mesh,
-    /// The greatest batch of each program that was split.
+    /// Largest batch size of each program whose batch was split.
     split: Mutex<HashMap<String, usize>>,
 }
 
 impl Strategy {
-    /// The backend that runs programs by this strategy on `backend`.
+    /// Wraps `backend` so that it runs programs with this strategy.
     ///
     /// # Errors
-    /// When the mesh has more devices than a backend of several, which cannot make more, or does not take all of those on several hosts.
+    /// If the mesh has more devices than `backend` has and can create, or does not use all devices of several hosts.
     pub fn on(&self, backend: Arc<dyn Backend>) -> Result<Arc<dyn Backend>> {
         let there = backend.devices().len();
         let mesh = match (&self.mesh, self.kind) {
@@ -39,22 +39,22 @@ impl Strategy {
         let there = backend.devices().len();
         if there > 1 && mesh.devices() > there {
             let what =
-                format!("the mesh {mesh} has {} devices, {} has {there}", mesh.devices(), backend.name());
+                format!("the mesh {mesh} has {} devices, but {} has {there}", mesh.devices(), backend.name());
             return Err(Error::new(ErrorKind::Config, what)
-                .hint(format!("take a mesh of at most {there} devices, such as data={there}")));
+                .hint(format!("use a mesh of at most {there} devices, such as data={there}")));
         }
         self.takes_all(&*backend, mesh.devices())?;
         Ok(Arc::new(DistributedBackend::new(backend, self.clone(), mesh)))
     }
 
-    /// An error where some of several hosts would have nothing to do, and wait for ever.
+    /// Rejects a mesh that would leave some hosts without work and waiting forever.
     fn takes_all(&self, backend: &dyn Backend, devices: usize) -> Result<()> {
         let there = backend.devices().len();
         let Some(hosts) = backend.hosts().filter(|_| devices < there) else { return Ok(()) };
-        let what = format!("{self} takes {devices} of {there} devices on {} hosts", hosts.count());
+        let what = format!("{self} uses {devices} of {there} devices on {} hosts", hosts.count());
         Err(Error::new(ErrorKind::Config, what)
-            .because("every host runs the same program, and each must have a part in it")
-            .hint(format!("choose data_parallel or fully_sharded, over all {there} devices")))
+            .because("every host runs the same program and needs at least one of its devices")
+            .hint(format!("use data_parallel or fully_sharded over all {there} devices")))
     }
 }
 
@@ -63,13 +63,13 @@ impl DistributedBackend {
         DistributedBackend { inner, strategy, mesh, split: Mutex::default() }
     }
 
-    /// The devices.
+    /// The mesh of devices.
     pub fn mesh(&self) -> &Mesh {
         &self.mesh
     }
 
-    /// Whether the batch is split: it is where it divides. The last, smaller batch of an epoch that does not divide is
-    /// computed whole on every device, which gives the same result; a first one would show that nothing is gained.
+    /// Whether the batch is split, which requires that it divides evenly. The last, smaller batch of an epoch may be
+    /// replicated instead, with the same result. For the first batch this is an error, since nothing would be gained.
     fn splits(&self, graph: &Graph, options: &CompileOptions) -> Result<bool> {
         let ValueRoles { batch, any_batch, .. } = &options.roles;
         let parts = self.mesh.axes()[self.mesh.axis("data").unwrap_or(0)].1;
@@ -85,7 +85,7 @@ impl DistributedBackend {
         if *any_batch || size < *greatest {
             events::emit(1, || {
                 format!(
-                    "{}: {size} samples do not divide by {parts} devices; each computes all",
+                    "{}: {size} samples cannot be split evenly over {parts} devices; each device computes all of them",
                     options.label
                 )
             });
@@ -93,10 +93,10 @@ impl DistributedBackend {
         }
         let (less, more) = (size / parts * parts, size.div_ceil(parts) * parts);
         let near = if less > 0 { format!("{less} or {more}") } else { more.to_string() };
-        let what = format!("a batch of {size} samples does not divide into {parts} equal parts");
+        let what = format!("cannot split a batch of {size} samples evenly over {parts} devices");
         Err(Error::new(ErrorKind::Config, what)
-            .at(format!("the mesh {}", self.mesh))
-            .hint(format!("take a batch size of {near}; the last batch of an epoch may be smaller")))
+            .at(format!("mesh {}", self.mesh))
+            .hint(format!("use a batch size of {near}; the last batch of an epoch may be smaller")))
     }
 }
 
@@ -112,7 +112,10 @@ impl Backend for DistributedBackend {
         }
         let logical = |i: usize| DeviceInfo {
             id: DeviceId(i),
-            description: format!("logical device {i} of {}: shows numerics, not speed", self.inner.name()),
+            description: format!(
+                "logical device {i} of {}: for testing numerics, not speed",
+                self.inner.name()
+            ),
         };
         (0..self.mesh.devices()).map(logical).collect()
     }
@@ -158,13 +161,13 @@ impl Backend for DistributedBackend {
         self.inner.compile_spread(graph, spread, options)
     }
 
-    /// Which part goes where is known only to the programs that use it: it stays on the host until then.
+    /// Keeps the array on the host: only the programs that use it know its sharding.
     fn put(&self, value: &Literal, _: DeviceId) -> Result<Buffer> {
         Ok(value.clone().into())
     }
 }
 
-/// A program on logical devices whose arguments and results are arrays of all of them.
+/// A program on logical devices with sharded arguments and results.
 struct SimulatedExecutable {
     params: Vec<TensorType>,
     results: Vec<TensorType>,
@@ -174,7 +177,7 @@ struct SimulatedExecutable {
 }
 
 impl SimulatedExecutable {
-    /// Each device's part of an argument.
+    /// Splits an argument into the shards of the devices.
     fn parts(&self, k: usize, arg: ExecutableArg<'_>) -> Result<Vec<ExecutableArg<'static>>> {
         let sharding = &self.spread.params[k];
         let fits = |p: &ShardedArray| *p.mesh == *self.mesh && p.sharding == *sharding;
@@ -182,7 +185,7 @@ impl SimulatedExecutable {
             ExecutableArg::Donate(buffer) => buffer,
             ExecutableArg::Borrow(buffer) => buffer.clone(),
         };
-        // Parts that nobody else has are taken out, so that their memory can be given away.
+        // Takes shards without other owners out of the array, so that they can be donated.
         if let Some(own) = buffer.data_mut::<ShardedArray>()
             && fits(own)
         {

@@ -1,4 +1,4 @@
-//! One program of all devices → the program of each device, with the exchanges between them as ops.
+//! SPMD partitioner: rewrites a graph with global shapes into the program of each device, inserting collectives.
 
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
@@ -12,27 +12,27 @@ use systole_ir::{
     Tensor, TensorType, ValueId,
 };
 
-/// The program of each device for a program of all of them.
+/// Partitions a program with global shapes into the program that each device runs.
 ///
-/// `graph` has the types of all devices together. The result has those of one device, as `spread` says, and computes the
-/// same with collectives between replicas ([`ReplicaId`] is a device's number in the mesh). `state` names parameters that
-/// are split to save memory only (weights, optimizer slots): they are gathered where they are used, while others (the
+/// The result has the shapes of one device's shards, as `spread` says. It computes the same values, with collectives
+/// between replicas ([`ReplicaId`] is the device's index in the mesh). `state` lists parameters that are sharded only
+/// to save memory (weights, optimizer slots): they are gathered where they are used. Other sharded parameters (the
 /// batch) stay split as long as possible.
 ///
-/// Every graph can be partitioned: what an op cannot do by parts is gathered and done on each device. Random bits are
-/// drawn whole and cut, so they are those of one device.
+/// Every graph can be partitioned: operands that an op cannot handle in shards are gathered, and each device runs the
+/// whole op. Random bits are generated whole and then sliced, so they match those of one device.
 ///
 /// # Errors
-/// When the spread does not fit the graph, splits along more than one axis of the mesh (that takes a compiler that
-/// partitions by itself), or the graph has collectives already.
+/// If the shardings do not match the graph, use more than one axis of the mesh (which requires a compiler that
+/// partitions itself), or the graph already contains collectives.
 ///
 /// ```
 /// use systole_dist::partition;
-/// use systole_ir::{DType::F32, GraphBuilder, Mesh, Sharding, Spread, TensorType};
+/// use systole_ir::{DType::F32, GraphBuilder, Mesh, Sharding, Shardings, TensorType};
 /// let g = GraphBuilder::new("main");
 /// let x = g.parameter(TensorType::new(F32, [8, 3]), "x");
 /// let graph = g.finish(&[x.sum_all()])?;
-/// let spread = Spread {
+/// let spread = Shardings {
 ///     mesh: "data=4".parse()?,
 ///     params: vec![Sharding::replicated(2).split(0, 0)],
 ///     results: vec![Sharding::replicated(0)],
@@ -62,22 +62,22 @@ pub fn partition(graph: &Graph, spread: &Shardings, state: &[usize]) -> Result<A
     });
     match results {
         Ok(results) => walk.b.finish(&results),
-        Err(stop) => systole_ir::bug!("a program of whole devices stops at {stop:?}"),
+        Err(stop) => systole_ir::bug!("partitioning failed with {stop:?} outside of a body"),
     }
 }
 
-/// How a value lies on the devices.
+/// Placement of a value along the partitioned mesh axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AxisPlacement {
-    /// All of it on each.
+    /// Replicated: each device has the whole value.
     Whole,
-    /// Equal parts along a dimension, in order.
+    /// Split into equal shards along a dimension, in device order.
     Split(usize),
-    /// Each has an array of the whole's shape; their fold is the value.
+    /// Unreduced: each device has an array of the full shape; reducing them gives the value.
     Partial(Monoid),
 }
 
-/// The places that a spread asks for, all along one axis of the mesh.
+/// Requested placements of parameters and results, all along one mesh axis.
 struct AxisPlacements {
     axis: usize,
     params: Vec<AxisPlacement>,
@@ -88,16 +88,22 @@ fn check(graph: &Graph, spread: &Shardings) -> Result<AxisPlacements> {
     let own: Vec<TensorType> = graph.param_types();
     let made = graph.result_types();
     if own.len() != spread.params.len() || made.len() != spread.results.len() {
-        let what =
-            format!("a spread of {} parameters and {} results", spread.params.len(), spread.results.len());
-        let why = format!("`{}` has {} and {}", graph.name, own.len(), made.len());
+        let what = format!(
+            "got shardings for {} parameters and {} results",
+            spread.params.len(),
+            spread.results.len()
+        );
+        let why = format!("`{}` has {} parameters and {} results", graph.name, own.len(), made.len());
         return Err(Error::new(ErrorKind::Config, what).because(why));
     }
     if let Some(node) = graph.nodes.iter().find(|n| n.op.meets()) {
-        let what =
-            format!("`{}` has collectives ({}) and is to be split over devices", graph.name, node.op.name());
+        let what = format!(
+            "cannot partition `{}` over devices: it contains the collective {}",
+            graph.name,
+            node.op.name()
+        );
         return Err(Error::new(ErrorKind::Unsupported, what)
-            .because("a program with collectives is one device's already"));
+            .because("a program with collectives is already the program of one device"));
     }
     let all = || spread.params.iter().zip(&own).chain(spread.results.iter().zip(&made));
     for (sharding, ty) in all() {
@@ -110,11 +116,14 @@ fn check(graph: &Graph, spread: &Shardings) -> Result<AxisPlacements> {
     axes.dedup();
     if axes.len() > 1 {
         let names: Vec<&str> = axes.iter().map(|&a| spread.mesh.axes()[a].0.as_str()).collect();
-        let what =
-            format!("arrays are split along the axes {} of the mesh {}", names.join(" and "), spread.mesh);
+        let what = format!(
+            "arrays are sharded along more than one axis: {} of the mesh {}",
+            names.join(" and "),
+            spread.mesh
+        );
         return Err(Error::new(ErrorKind::Unsupported, what)
-            .because("the CPU and reference backends split programs along one axis (the batch, or the parameters)")
-            .hint("take data parallel or fully sharded here; other shardings are for TPU and GPU, whose compiler (XLA) splits programs"));
+            .because("the CPU and reference backends partition programs along one axis only (the batch or the parameters)")
+            .hint("use data_parallel or fully_sharded here; other shardings need a TPU or GPU, where XLA partitions programs"));
     }
     let largest = (0..spread.mesh.axes().len()).max_by_key(size).unwrap_or(0);
     let axis = axes.first().copied().unwrap_or(largest);
@@ -129,7 +138,7 @@ fn check(graph: &Graph, spread: &Shardings) -> Result<AxisPlacements> {
     })
 }
 
-/// Devices that differ only in their place along an axis.
+/// Groups of devices that differ only in their coordinate along an axis.
 fn groups(mesh: &Mesh, axis: usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let others = |d: usize| {
@@ -146,8 +155,8 @@ fn groups(mesh: &Mesh, axis: usize) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Along which dimension values end up split that only element-wise ops lie behind: sums over devices that lead there (the
-/// gradients of split weights) are best scattered at once.
+/// For each value that reaches a split result through element-wise ops only: the dimension along which to split it.
+/// Sums over devices that end there (gradients of sharded weights) become reduce-scatters instead of all-reduces.
 fn wanted(graph: &Graph, results: &[AxisPlacement]) -> HashMap<ValueId, usize> {
     let mut wanted = HashMap::new();
     for (&r, place) in graph.results.iter().zip(results) {
@@ -166,51 +175,51 @@ fn wanted(graph: &Graph, results: &[AxisPlacement]) -> HashMap<ValueId, usize> {
     wanted
 }
 
-/// Why a body cannot be computed by parts as it was tried.
+/// Reason why a body cannot be partitioned with the attempted placements.
 #[derive(Debug)]
 enum PartitionFailure {
-    /// It would have to exchange something, and may not.
+    /// It would need a collective, which is not allowed.
     Exchange,
-    /// It can when this parameter lies elsewhere.
+    /// It needs this parameter in another placement.
     Param(usize, AxisPlacement),
 }
 
 type PartitionAttempt<T> = std::result::Result<T, PartitionFailure>;
 
-/// How a parameter comes in.
+/// Placement of a parameter.
 #[derive(Clone, Copy)]
 struct ParamPlacement {
     place: AxisPlacement,
     kept: bool,
 }
 
-/// What the body of a loop or branch may do so that it is computed by parts.
+/// What the body of a loop or branch may do when it is partitioned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BodyPlan {
-    /// Nothing but its own part: devices do not meet.
+    /// Local work only, no collectives.
     Alone,
-    /// Devices exchange in it, and running sums are added up after it.
+    /// Collectives inside; running sums are reduced after the loop.
     SumsLater,
-    /// Devices exchange in it, and sums are added up at once.
+    /// Collectives inside; sums are reduced immediately.
     SumsNow,
 }
 
-/// From the cheapest on.
+/// In order of cost, cheapest first.
 const MEANS: [BodyPlan; 3] = [BodyPlan::Alone, BodyPlan::SumsLater, BodyPlan::SumsNow];
 
-/// A body in its place.
+/// Context in which a body is partitioned.
 struct BodyContext<'a> {
     n: usize,
     means: BodyPlan,
     exchange: Option<&'a AxisGroups>,
-    /// Whether a parameter can lie elsewhere than it does.
+    /// Whether a parameter can be moved to another placement.
     movable: &'a dyn Fn(usize, AxisPlacement) -> bool,
 }
 
-/// How devices reach each other, and which part is theirs.
+/// Device groups of the collectives along the mesh axis, and this device's index in its group.
 struct AxisGroups {
     groups: ReplicaGroups,
-    /// Devices between neighbours along the axis.
+    /// Distance in device numbers between neighbors along the axis.
     step: usize,
     size: usize,
     index: Option<Tensor>,
@@ -222,12 +231,12 @@ impl AxisGroups {
         AxisGroups { groups, step, size: mesh.axes()[axis].1, index: None }
     }
 
-    /// The same in a body, which finds its place anew.
+    /// Copy for a body, which computes its own device index.
     fn inner(&self) -> AxisGroups {
         AxisGroups { groups: self.groups.clone(), index: None, ..*self }
     }
 
-    /// This device's place along the axis.
+    /// This device's index along the axis.
     fn index(&mut self, b: &GraphBuilder) -> Tensor {
         let (step, size) = (self.step, self.size);
         let make = || {
@@ -238,24 +247,24 @@ impl AxisGroups {
     }
 }
 
-/// A value of the whole program as a device has it.
+/// A global value as one device holds it.
 struct ShardedValue {
     local: Tensor,
     place: AxisPlacement,
-    /// Split to save memory, not work.
+    /// Whether it is split only to save memory (weights, optimizer slots), not to divide work.
     kept: bool,
     whole: Option<Tensor>,
     splits: Vec<(usize, Tensor)>,
 }
 
-/// Walks over a graph (or body) and appends what each device computes.
+/// Partitions a graph or body: visits its nodes in order and appends the ops of one device.
 struct Partitioner<'g> {
     graph: &'g Graph,
     b: GraphBuilder,
     n: usize,
-    /// Bodies may have none.
+    /// `None` in bodies without collectives.
     exchange: Option<AxisGroups>,
-    /// Of bodies: whether a parameter can lie elsewhere than it does.
+    /// For bodies: whether a parameter can be moved to another placement.
     movable: Option<&'g dyn Fn(usize, AxisPlacement) -> bool>,
     wanted: HashMap<ValueId, usize>,
     values: HashMap<ValueId, ShardedValue>,
@@ -272,7 +281,7 @@ impl<'g> Partitioner<'g> {
         Partitioner { graph, b, n, exchange, movable, wanted: HashMap::new(), values: HashMap::new() }
     }
 
-    /// Appends every node.
+    /// Appends all live nodes.
     fn all(&mut self, params: &[ParamPlacement]) -> PartitionAttempt<()> {
         let graph = self.graph;
         for ((&p, name), given) in graph.params.iter().zip(&graph.param_names).zip(params) {
@@ -336,8 +345,8 @@ impl<'g> Partitioner<'g> {
         }
     }
 
-    /// Sums, other shapes and blocks of values that are yet to be added up, still to be added up. A body may take a
-    /// parameter so that a running sum of them starts from.
+    /// Applies linear ops (sums, reshapes, blocks) to unreduced values without reducing them first. In a body, this may
+    /// request an unreduced parameter as the start of a running sum.
     fn linear(&self, node: &Node) -> PartitionAttempt<Option<Tensor>> {
         use systole_ir::op::Binary::{Add, Subtract};
         let pending = |v: ValueId| {
@@ -363,7 +372,8 @@ impl<'g> Partitioner<'g> {
         Ok(fits.then(|| self.b.emit(node.op.clone(), &inputs).remove(0)))
     }
 
-    /// `false`; or stops, where a value is a block of a parameter that can be a running sum.
+    /// Requests an unreduced parameter if the value is a block of one that can be a running sum. Otherwise returns
+    /// `false`.
     fn running_sum(&self, mut v: ValueId) -> PartitionAttempt<bool> {
         while let Op::Reshape(_) | Op::Transpose(_) | Op::DynamicSlice(_) = self.graph.node(v).op {
             v = self.graph.node(v).inputs[0];
@@ -375,7 +385,7 @@ impl<'g> Partitioner<'g> {
         }
     }
 
-    /// A new value that is yet to be folded.
+    /// Records an unreduced value; scatters it immediately if its users want shards.
     fn partial(&mut self, v: ValueId, local: Tensor, monoid: Monoid) -> PartitionAttempt<()> {
         self.set(v, local, AxisPlacement::Partial(monoid), false);
         if let Some(&d) = self.wanted.get(&v)
@@ -391,7 +401,7 @@ impl<'g> Partitioner<'g> {
         NodeView { graph: self.graph, node }.factors()
     }
 
-    /// The factor that devices had best divide; `None`: each computes the whole.
+    /// Chooses the cheapest sharding factor to divide; `None` if each device computes the whole op.
     fn best(&self, node: &Node) -> Option<ShardingFactor> {
         let mut best: (f64, Option<ShardingFactor>) = (self.price(node, &|_| None), None);
         for factor in self.factors(node) {
@@ -410,7 +420,7 @@ impl<'g> Partitioner<'g> {
         best.1
     }
 
-    /// Whether a factor's parts are equal and some operand has them already.
+    /// Whether a factor divides evenly and some operand is already split along it.
     fn can_divide(&self, node: &Node, factor: &ShardingFactor) -> bool {
         let dims = node.inputs.iter().zip(&factor.operands).filter_map(|(&v, d)| Some((v, (*d)?)));
         let mut there = false;
@@ -427,8 +437,8 @@ impl<'g> Partitioner<'g> {
         there && out
     }
 
-    /// What bringing the operands to their places costs, in bytes on the wire. To gather a batch is to give up splitting
-    /// its work: that is dear.
+    /// Communication cost in bytes of bringing the operands to the required placements. Gathering a batch is penalized
+    /// heavily, because the work on it is then no longer divided.
     fn price(&self, node: &Node, need: &dyn Fn(usize) -> Option<usize>) -> f64 {
         const DEAR: f64 = 1e6;
         let one = |(k, &v): (usize, &ValueId)| {
@@ -457,7 +467,7 @@ impl<'g> Partitioner<'g> {
                 None => self.whole(v)?,
             });
         }
-        // Bodies fold with the types that they were given.
+        // Bodies keep their accumulator types.
         let op = match (factor.along, self.movable) {
             (FactorResult::Fold(_), Some(_)) => node.op.clone(),
             _ => node.op.shard(factor.along, self.n),
@@ -466,7 +476,7 @@ impl<'g> Partitioner<'g> {
         match factor.along {
             FactorResult::Fold(monoid) => {
                 let [out]: [Tensor; 1] =
-                    outs.try_into().unwrap_or_else(|_| systole_ir::bug!("folds have one result"));
+                    outs.try_into().unwrap_or_else(|_| systole_ir::bug!("a reduction has one result"));
                 self.partial(ValueId::new(i, 0), out, monoid)
             }
             FactorResult::Dim(d) => {
@@ -507,13 +517,13 @@ impl<'g> Partitioner<'g> {
         self.b.emit(op, &[x]).remove(0)
     }
 
-    /// The value in the graph's own element type, where sums were wider.
+    /// Converts a value back to the graph's element type if its sum was accumulated in a wider one.
     fn narrow(&self, v: ValueId, x: Tensor) -> Tensor {
         let dtype = self.graph.ty(v).dtype;
         if x.dtype() == dtype { x } else { x.convert(dtype) }
     }
 
-    /// The whole value on each device.
+    /// Returns the replicated value: gathers or reduces it if needed.
     fn whole(&mut self, v: ValueId) -> PartitionAttempt<Tensor> {
         let value = self.value(v);
         if let Some(whole) = &value.whole {
@@ -533,7 +543,7 @@ impl<'g> Partitioner<'g> {
         Ok(whole)
     }
 
-    /// Each device's part of a value along a dimension.
+    /// Returns this device's shard of a value along dimension `d`.
     fn split(&mut self, v: ValueId, d: usize) -> PartitionAttempt<Tensor> {
         let value = self.value(v);
         if let Some((_, part)) = value.splits.iter().find(|(own, _)| *own == d) {
@@ -557,7 +567,8 @@ impl<'g> Partitioner<'g> {
         Ok(part)
     }
 
-    /// What repeats or counts is made as a part; other values are cut.
+    /// Computes a shard of a replicated value: constants, broadcasts and iota are created as shards, other values are
+    /// sliced.
     fn part_of_whole(&mut self, v: ValueId, local: &Tensor, d: usize) -> PartitionAttempt<Tensor> {
         let node = self.graph.node(v);
         let part = self.local_type(self.graph.ty(v), AxisPlacement::Split(d));
@@ -581,7 +592,7 @@ impl<'g> Partitioner<'g> {
         self.sliced(v, local, d)
     }
 
-    /// This device's part of what it has whole.
+    /// Slices this device's shard out of a replicated value.
     fn sliced(&mut self, v: ValueId, whole: &Tensor, d: usize) -> PartitionAttempt<Tensor> {
         let part = self.local_type(self.graph.ty(v), AxisPlacement::Split(d));
         let b = self.b.clone();
@@ -599,7 +610,7 @@ impl<'g> Partitioner<'g> {
         Ok(self.b.emit(op, &inputs).remove(0))
     }
 
-    /// The parameter and its dimension that a dimension of a value comes from: split there, the value is split.
+    /// Traces dimension `d` of a value back to a parameter and its dimension: splitting that splits the value.
     fn origin(&self, v: ValueId, d: usize, seen: &mut HashSet<(ValueId, usize)>) -> Option<(usize, usize)> {
         if !seen.insert((v, d)) {
             return None;
@@ -614,7 +625,7 @@ impl<'g> Partitioner<'g> {
         reads.into_iter().find_map(|(v, k)| self.origin(v, k?, seen))
     }
 
-    /// Where operands of a body start: what is kept split or yet to be folded comes whole.
+    /// Initial placements of a body's operands: values split to save memory and unreduced values are replicated.
     fn given(&self, inputs: &[ValueId]) -> Vec<AxisPlacement> {
         let place = |&v: &ValueId| match self.value(v) {
             ShardedValue { place: AxisPlacement::Split(d), kept: false, .. } => AxisPlacement::Split(*d),
@@ -623,7 +634,7 @@ impl<'g> Partitioner<'g> {
         inputs.iter().map(place).collect()
     }
 
-    /// Whether an operand of a body can lie there.
+    /// Whether an operand of a body can have this placement.
     fn can_be(&self, v: ValueId, place: AxisPlacement) -> bool {
         match place {
             AxisPlacement::Whole => true,
@@ -632,7 +643,7 @@ impl<'g> Partitioner<'g> {
         }
     }
 
-    /// Finds the cheapest means by which a body is computed by parts, and the places of its parameters.
+    /// Partitions a body in the cheapest possible way; returns the placements of its parameters with the result.
     fn settle<T>(
         &self,
         inputs: &[ValueId],
@@ -642,7 +653,7 @@ impl<'g> Partitioner<'g> {
         allowed.iter().find_map(|&means| self.settle_by(means, inputs, &attempt))
     }
 
-    /// Tries a body with its parameters elsewhere until it needs no others.
+    /// Retries a body, moving the parameters that it requests, until it succeeds or cannot be partitioned.
     fn settle_by<T>(
         &self,
         means: BodyPlan,
@@ -651,7 +662,7 @@ impl<'g> Partitioner<'g> {
     ) -> Option<(Vec<AxisPlacement>, T)> {
         let mut places = self.given(inputs);
         for _ in 0..=2 * places.len() {
-            // Placements only move away from whole.
+            // Parameters only move away from the replicated placement.
             let movable = |k: usize, place: AxisPlacement| {
                 let now = means == BodyPlan::SumsNow && matches!(place, AxisPlacement::Partial(_));
                 places[k] == AxisPlacement::Whole && !now && self.can_be(inputs[k], place)
@@ -728,7 +739,7 @@ impl<'g> Partitioner<'g> {
         Ok(())
     }
 
-    /// A result of a body.
+    /// Records a result of a body.
     fn made(&mut self, v: ValueId, local: Tensor, place: AxisPlacement) -> PartitionAttempt<()> {
         match place {
             AxisPlacement::Partial(monoid) => self.partial(v, local, monoid),
@@ -740,7 +751,7 @@ impl<'g> Partitioner<'g> {
     }
 }
 
-/// The program of each device for a body; `result` says where each result shall lie, given where it does.
+/// Partitions a body. `result` chooses the placement of each result, given the placement in which it was computed.
 fn body(
     graph: &Graph,
     frame: &BodyContext<'_>,

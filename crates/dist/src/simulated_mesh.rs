@@ -1,4 +1,4 @@
-//! Programs with collectives on logical devices of a backend that has but one.
+//! Simulates several devices on one: runs an SPMD program with collectives on logical devices of a backend.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -10,24 +10,25 @@ use systole_ir::{
 };
 use systole_runtime::{Backend, Buffer, CompileOptions, Executable, ExecutableArg, ExecutableReport};
 
-/// A program that is the same on each of some devices, run on logical devices of one backend.
+/// An SPMD program with collectives, run on logical devices of one backend.
 ///
-/// It is cut at its collectives. The pieces between run on the backend, for one device after the other; the collectives
-/// run on the host, and so do loops and branches that have some in their bodies, which are cut likewise. Time and memory
-/// say nothing of real devices. Several processes may run some of the devices each: a [`DeviceOwnership`].
+/// The program is cut at its collectives. The collective-free programs between them run on the backend, one device
+/// after the other. Collectives run on the host, and so do loops and branches with collectives in their bodies, which
+/// are cut in the same way. Time and memory are not those of real devices. Several processes can each run some of the
+/// devices: see [`DeviceOwnership`].
 ///
 /// ```
-/// use systole_dist::{Team, SimulatedMesh};
-/// use systole_ir::{op::{AllReduce, Devices, Groups, Monoid}, DType::F32, GraphBuilder, TensorType};
-/// use systole_runtime::{Arg, Buffer, CompileOptions, ReferenceBackend};
+/// use systole_dist::{DeviceOwnership, SimulatedMesh};
+/// use systole_ir::{op::{AllReduce, DeviceCounts, ReplicaGroups, Monoid}, DType::F32, GraphBuilder, TensorType};
+/// use systole_runtime::{ExecutableArg, Buffer, CompileOptions, ReferenceBackend};
 /// let g = GraphBuilder::new("main");
 /// let x = g.parameter(TensorType::scalar(F32), "x");
-/// let groups = Groups::of(vec![vec![0, 1]]);
+/// let groups = ReplicaGroups::of(vec![vec![0, 1]]);
 /// let sum = g.emit(AllReduce { groups, body: Monoid::Add.body(F32) }, &[&x]).remove(0);
 /// let graph = g.finish(&[sum * 2.0])?;
-/// let team = Team::alone(Devices::replicas(2));
+/// let team = DeviceOwnership::alone(DeviceCounts::replicas(2));
 /// let run = SimulatedMesh::compile(&ReferenceBackend, &graph, &team, &CompileOptions::default())?;
-/// let args = [1.0, 2.0].map(|v| vec![Arg::Donate(Buffer::scalar(F32, v))]);
+/// let args = [1.0, 2.0].map(|v| vec![ExecutableArg::Donate(Buffer::scalar(F32, v))]);
 /// let out = run.run(args.into())?;
 /// assert_eq!(out[0][0].to_f64()?, 6.0);
 /// # Ok::<(), systole_ir::Error>(())
@@ -39,32 +40,32 @@ pub struct SimulatedMesh {
     report: ExecutableReport,
 }
 
-/// Who runs a program's devices: this process all of them, or each of several processes some.
+/// Which of a program's devices this process runs: all of them, or some, with other processes running the rest.
 #[derive(Clone)]
 pub struct DeviceOwnership {
     devices: DeviceCounts,
-    /// Those of this process.
+    /// The devices of this process.
     own: Range<usize>,
     exchange: Option<Arc<dyn ProcessExchange>>,
 }
 
-/// How processes, each of which runs some of a program's devices, tell each other what these exchange.
+/// Communication between processes that each run some of a program's devices.
 pub trait ProcessExchange: Send + Sync {
-    /// What every process says, this one too, in the order of their devices. `what` names the meeting: processes that
-    /// are at different ones must fail rather than take each other's bytes.
+    /// All-gathers bytes: returns the data of every process, this one included, in device order. `what` identifies the
+    /// collective: processes at different collectives must fail instead of mixing their data.
     ///
     /// # Errors
-    /// When a process is gone, is silent for too long, or is somewhere else.
+    /// If a process has exited, does not answer in time, or is at another collective.
     fn all(&self, what: &str, own: Vec<u8>) -> Result<Vec<Vec<u8>>>;
 }
 
 impl DeviceOwnership {
-    /// One process runs all devices.
+    /// This process runs all devices.
     pub fn alone(devices: DeviceCounts) -> DeviceOwnership {
         DeviceOwnership { devices, own: 0..devices.count(), exchange: None }
     }
 
-    /// This process runs the devices `own`, and others the rest.
+    /// This process runs the devices `own`, other processes run the rest.
     pub fn of(
         devices: DeviceCounts,
         own: Range<usize>,
@@ -73,7 +74,7 @@ impl DeviceOwnership {
         DeviceOwnership { devices, own, exchange: Some(exchange) }
     }
 
-    /// Operands of all devices, given those of this process's.
+    /// Gathers the operands of all devices, given those of this process.
     fn gathered(&self, op: &Op, own: Vec<Vec<Literal>>) -> Result<Vec<Vec<Literal>>> {
         let Some(exchange) = self.exchange.as_ref().filter(|_| own.iter().any(|list| !list.is_empty()))
         else {
@@ -86,7 +87,7 @@ impl DeviceOwnership {
         let lengths: Vec<usize> = types.iter().map(TensorType::bytes).collect();
         let each: usize = lengths.iter().sum();
         if all.len() != each * self.devices.count() {
-            let what = format!("{} bytes for {} devices", all.len(), self.devices.count());
+            let what = format!("got {} bytes for {} devices", all.len(), self.devices.count());
             return Err(Error::new(ErrorKind::Bug, what).at(op.name()));
         }
         let device = |d: usize| {
@@ -103,9 +104,9 @@ impl DeviceOwnership {
 }
 
 enum MeshStep {
-    /// A piece without collectives.
+    /// A program without collectives.
     Piece(LocalProgram),
-    /// A node in which devices meet.
+    /// A node with collectives.
     Meeting(usize, CollectiveStep),
 }
 
@@ -128,10 +129,10 @@ struct LocalProgram {
 }
 
 impl SimulatedMesh {
-    /// Compiles the pieces of a program.
+    /// Compiles the programs between the collectives.
     ///
     /// # Errors
-    /// When the backend refuses a piece, or a body of another op than a loop or branch has collectives.
+    /// If the backend rejects one of them, or an op other than a loop or branch has collectives in its body.
     pub fn compile(
         backend: &dyn Backend,
         graph: &Arc<Graph>,
@@ -150,7 +151,7 @@ impl SimulatedMesh {
                 let given = |v: &ValueId| !graph.params.contains(v) || donates(options, graph, *v);
                 let dies = |v: &ValueId| left[v] == 0 && given(v);
                 let donated = (0..reads.len()).filter(|&k| dies(&reads[k])).collect();
-                let label = format!("{}, piece {stage}", options.label);
+                let label = format!("{}, part {stage}", options.label);
                 let options = CompileOptions { donated, label, ..options.clone() };
                 let program = backend.compile(&piece, &options)?;
                 add(&mut report, program.report(), team.devices.count());
@@ -168,21 +169,21 @@ impl SimulatedMesh {
         Ok(SimulatedMesh { team: team.clone(), graph: graph.clone(), steps, report })
     }
 
-    /// What compiling found out, of all pieces.
+    /// Compile statistics, summed over all parts.
     pub fn report(&self) -> &ExecutableReport {
         &self.report
     }
 
-    /// Runs once: the arguments of each of this process's devices in, their results out.
+    /// Runs the program once: takes the arguments and returns the results of each of this process's devices.
     ///
     /// # Errors
-    /// When arguments are not one list for each device with the parameters' types, or a piece fails.
+    /// If `args` does not have one list per device with the parameters' types, or a part of the program fails.
     pub fn run(&self, args: Vec<Vec<ExecutableArg<'_>>>) -> Result<Vec<Vec<Buffer>>> {
         let (graph, n) = (&*self.graph, self.team.own.len());
         if args.len() != n || args.iter().any(|own| own.len() != graph.params.len()) {
-            let what = format!("arguments of {} devices for a program on {n}", args.len());
+            let what = format!("got arguments for {} devices, expected {n}", args.len());
             return Err(Error::new(ErrorKind::Graph, what)
-                .because(format!("each takes {} arguments", graph.params.len())));
+                .because(format!("expected {} arguments per device", graph.params.len())));
         }
         let mut left = HashMap::new();
         for v in self.reads() {
@@ -218,7 +219,7 @@ impl SimulatedMesh {
         Ok(values.iter().map(result).collect())
     }
 
-    /// Every reading of a value, results included.
+    /// Iterates over all reads of values, including the results.
     fn reads(&self) -> impl Iterator<Item = ValueId> {
         let steps = self.steps.iter().flat_map(|step| match step {
             MeshStep::Piece(piece) => piece.reads.clone(),
@@ -233,7 +234,7 @@ fn donates(options: &CompileOptions, graph: &Graph, v: ValueId) -> bool {
 }
 
 impl LocalProgram {
-    /// What nothing reads any more is given away.
+    /// Runs the program; donates arguments that are not read again.
     fn run(
         &self,
         values: &mut HashMap<ValueId, ExecutableArg<'_>>,
@@ -250,7 +251,7 @@ impl LocalProgram {
     }
 }
 
-/// The operands of a meeting; what nothing reads any more is taken out.
+/// Collects the operands of a collective; takes ownership of values that are not read again.
 fn taken(
     own: &mut HashMap<ValueId, ExecutableArg<'_>>,
     inputs: &[ValueId],
@@ -275,7 +276,7 @@ impl CollectiveStep {
         options: &CompileOptions,
     ) -> Result<CollectiveStep> {
         let program = |body: &Arc<Graph>, donated: Vec<usize>| {
-            let label = format!("{}, a body of {}", options.label, op.name());
+            let label = format!("{}, body of {}", options.label, op.name());
             SimulatedMesh::compile(backend, body, team, &CompileOptions { donated, label, ..options.clone() })
         };
         match op {
@@ -289,13 +290,16 @@ impl CollectiveStep {
                 Ok(CollectiveStep::Branches(branches))
             }
             op if op.collective().is_some() => Ok(CollectiveStep::Collective),
-            op => Err(Error::new(ErrorKind::Unsupported, format!("a collective in a body of {}", op.name()))
-                .because("devices meet between the steps of a program, of a loop and of a branch")
-                .hint("move the exchange out of the body")),
+            op => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("unsupported collective in a body of {}", op.name()),
+            )
+            .because("collectives are supported at the top level and in bodies of loops and branches")
+            .hint("move the collective out of the body")),
         }
     }
 
-    /// The programs of its bodies, and how often each runs as far as that is known.
+    /// Programs of its bodies, with their number of runs where it is known.
     fn programs(&self, op: &Op) -> Vec<(&SimulatedMesh, usize)> {
         let trips = |w: &While| w.trip_count.unwrap_or(1);
         match (self, op) {
@@ -305,7 +309,7 @@ impl CollectiveStep {
         }
     }
 
-    /// Each device's operands in, each device's results out.
+    /// Runs on the operands of each device; returns the results of each device.
     fn run(&self, op: &Op, team: &DeviceOwnership, operands: Vec<Vec<Buffer>>) -> Result<Vec<Vec<Buffer>>> {
         match (self, op) {
             (CollectiveStep::Loop(l), _) => l.run(operands),
@@ -349,7 +353,7 @@ fn scalars<'a>(buffers: impl Iterator<Item = &'a Buffer>) -> Result<Vec<Scalar>>
 }
 
 fn exchange(op: &Op, team: &DeviceOwnership, operands: &[Vec<Buffer>]) -> Result<Vec<Vec<Buffer>>> {
-    let Some(collective) = op.collective() else { systole_ir::bug!("{} is no collective", op.name()) };
+    let Some(collective) = op.collective() else { systole_ir::bug!("{} is not a collective", op.name()) };
     let operands: Vec<Vec<Literal>> =
         operands.iter().map(|own| own.iter().map(Buffer::to_literal).collect()).collect::<Result<_>>()?;
     let operands = team.gathered(op, operands)?;
@@ -358,7 +362,7 @@ fn exchange(op: &Op, team: &DeviceOwnership, operands: &[Vec<Buffer>]) -> Result
     Ok(all.skip(team.own.start).take(team.own.len()).map(|y| vec![y.into()]).collect())
 }
 
-/// Adds what one program of several was found to need, run `times`.
+/// Adds the statistics of one part that runs `times` times.
 fn add(report: &mut ExecutableReport, own: &ExecutableReport, times: usize) {
     report.kernels += own.kernels;
     report.flops += own.flops * times as f64;
@@ -366,23 +370,23 @@ fn add(report: &mut ExecutableReport, own: &ExecutableReport, times: usize) {
     report.listing += &own.listing;
 }
 
-/// A piece before it is compiled.
+/// Graph of a collective-free part, before compilation.
 struct LocalGraph {
     graph: Arc<Graph>,
     reads: Vec<ValueId>,
     makes: Vec<ValueId>,
 }
 
-/// The stage of each node: how many meetings of the devices lie before it.
+/// Cuts a graph at its collectives. The stage of a node is the number of collectives before it.
 struct CollectiveSplit<'g> {
     graph: &'g Graph,
     stage: Vec<usize>,
-    /// Nodes in which devices meet.
+    /// Whether each node is a collective or contains one.
     meets: Vec<bool>,
     live: Vec<bool>,
-    /// Nodes that each piece makes for itself: constants and what repeats them.
+    /// Nodes that each part recomputes: constants and broadcasts of them.
     free: Vec<bool>,
-    /// Values that are read outside of the piece that makes them.
+    /// Values that other parts read.
     shared: HashSet<ValueId>,
 }
 
@@ -414,12 +418,12 @@ impl<'g> CollectiveSplit<'g> {
         (0..self.graph.nodes.len()).filter(|&i| self.live[i] && self.meets[i])
     }
 
-    /// Devices' own numbers: they come first of all.
+    /// Replica and partition ids, which are computed first.
     fn identities(&self) -> Vec<usize> {
         self.all_meetings().filter(|&i| is_identity(self.graph, ValueId::new(i, 0))).collect()
     }
 
-    /// The others behind a stage's piece.
+    /// The other collectives of a stage, which run after its program.
     fn meetings(&self, stage: usize) -> Vec<usize> {
         let others = self.all_meetings().filter(|&i| !is_identity(self.graph, ValueId::new(i, 0)));
         others.filter(|&i| self.stage[i] == stage).collect()
@@ -433,7 +437,7 @@ impl<'g> CollectiveSplit<'g> {
         (0..self.graph.nodes.len()).filter(|&i| self.stage[i] == stage).filter(computes).collect()
     }
 
-    /// How often steps and results read each value.
+    /// Number of reads of each value by programs, collectives and results.
     fn uses(&self) -> HashMap<ValueId, usize> {
         let mut uses = HashMap::new();
         let mut note = |v: ValueId| *uses.entry(v).or_insert(0) += 1;
@@ -453,14 +457,15 @@ impl<'g> CollectiveSplit<'g> {
         all.filter(|v| outside(v) && seen.insert(*v)).collect()
     }
 
-    /// Values of a stage that others read. Free nodes that others than pieces read are made by the first.
+    /// Values of a stage that are read outside. Stage 0 also produces recomputable nodes that are read by collectives
+    /// or results.
     fn makes(&self, members: &[usize], stage: usize) -> Vec<ValueId> {
         let free = (0..self.graph.nodes.len()).filter(|&i| stage == 0 && self.free[i]);
         let values = |i: usize| (0..self.graph.nodes[i].outs.len()).map(move |k| ValueId::new(i, k));
         members.iter().copied().chain(free).flat_map(values).filter(|v| self.shared.contains(v)).collect()
     }
 
-    /// The program of a stage, what it reads and what it makes.
+    /// Builds the graph of a stage, with its inputs and outputs; `None` if nothing outside reads it.
     fn piece(&self, stage: usize) -> Result<Option<LocalGraph>> {
         let members = self.members(stage);
         let (reads, makes) = (self.reads(&members), self.makes(&members, stage));
@@ -489,7 +494,7 @@ impl<'g> CollectiveSplit<'g> {
         Ok(Some(LocalGraph { graph: b.finish(&results)?, reads, makes }))
     }
 
-    /// A stage's nodes and the free ones that they read or that it makes, in order.
+    /// A stage's nodes and the recomputable nodes that it reads or produces, in graph order.
     fn with_free(&self, members: &[usize], makes: &[ValueId]) -> Vec<usize> {
         let mut needed = vec![false; self.graph.nodes.len()];
         members.iter().copied().chain(makes.iter().map(|v| v.index())).for_each(|i| needed[i] = true);
@@ -503,7 +508,7 @@ impl<'g> CollectiveSplit<'g> {
     }
 }
 
-/// Whether a value is a device's own number, which needs no one else.
+/// Whether a value is a replica or partition id, which needs no communication.
 fn is_identity(graph: &Graph, v: ValueId) -> bool {
     matches!(graph.node(v).op, Op::ReplicaId(_) | Op::PartitionId(_))
 }

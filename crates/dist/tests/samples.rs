@@ -1,12 +1,12 @@
-//! Every sample of the op table, split in every way over two and three devices, against one device.
+//! Partitioner: every op sample, sharded in every way over two and three devices, gives the results of one device.
 
 use systole_dist::partition;
 use systole_ir::op::{DeviceCounts, LoweringClass, OpSample, TABLE};
 use systole_ir::{Graph, Literal, Mesh, Sharding, Shardings, interp};
 use systole_runtime::sharded_array;
 
-/// The ways to split the parameters and results: each parameter along each dimension that divides, alone and all along
-/// their first; results whole, or split along their last dimension that divides.
+/// Shardings to test: each parameter split along each evenly divisible dimension, alone, and all parameters along their
+/// first; results replicated, or split along their last divisible dimension.
 fn spreads(graph: &Graph, mesh: &Mesh) -> Vec<Shardings> {
     let n = mesh.devices();
     let whole = |rank: usize| Sharding::replicated(rank);
@@ -39,7 +39,7 @@ fn spreads(graph: &Graph, mesh: &Mesh) -> Vec<Shardings> {
     params.into_iter().flat_map(both).collect()
 }
 
-/// The results of the partitioned program on the interpreter, put together.
+/// Runs the partitioned program in the interpreter; assembles the results.
 fn on_devices(graph: &Graph, spread: &Shardings, args: &[Literal]) -> (usize, Vec<Literal>) {
     let own = partition(graph, spread, &[]).unwrap_or_else(|e| panic!("{e}"));
     own.verify().unwrap_or_else(|e| panic!("{e}"));
@@ -70,7 +70,7 @@ fn on_devices(graph: &Graph, spread: &Shardings, args: &[Literal]) -> (usize, Ve
     (collectives, (0..spread.results.len()).map(whole).collect())
 }
 
-/// Equal bits; of sums, whose order changes, within few units in the last place of the greatest.
+/// Compares bits; sums, whose order changes, may differ by a few units in the last place of the largest element.
 fn differs(s: &OpSample, one: &Literal, many: &Literal) -> Option<String> {
     if one.bytes() == many.bytes() {
         return None;

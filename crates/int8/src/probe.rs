@@ -1,19 +1,19 @@
-//! What the interpreter says of one operator on operands of our choice: tables of all values, and where elements go.
+//! Probes one operator through the interpreter: builds lookup tables and finds element permutations.
 
 use crate::op_context::OpContext;
 use systole_base::{DType, Literal, Shape, TensorType};
 use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteTensor};
 
-/// An operand of a probe.
+/// A replaced operand of a probe.
 pub(crate) struct ProbeOperand {
-    /// Which operand of the operator.
+    /// Index of the operand.
     pub operand: usize,
-    /// What it holds; its type may be another than the file's.
+    /// Its value; the element type may differ from the file's.
     pub value: Literal,
 }
 
-/// What the operator makes of other operands, in outputs of this shape and type (`None`: the file's types); `None` where the
-/// interpreter refuses.
+/// Evaluates the operator with other operands. Outputs have this shape and type (`None`: the file's types). Returns
+/// `None` if the interpreter rejects the operands.
 pub(crate) fn probe(
     site: &OpContext,
     probes: Vec<ProbeOperand>,
@@ -54,7 +54,7 @@ pub(crate) fn probe(
     TfliteInterpreter::new(&model).ok()?.run(&values).ok()
 }
 
-/// All bytes from −128 on, in a shape of 256.
+/// Returns all int8 values from −128 on, in a shape of 256 elements.
 pub(crate) fn all_bytes(shape: &[usize]) -> Option<Literal> {
     let all: Vec<i8> = (-128..=127).collect();
     Literal::from_slice(shape, &all).ok()

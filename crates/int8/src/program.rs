@@ -1,4 +1,4 @@
-//! A compiled graph: steps, where tensors lie, and how samples go through.
+//! Compiled int8 graph: chooses a kernel per operator, then runs batches of samples on all threads.
 
 use crate::kernels::{OpKernel, OpKernelContext, choose};
 use crate::op_context::OpContext;
@@ -12,42 +12,42 @@ use systole_cpu::int8::Int8Isa;
 use systole_cpu::{Level, ThreadPool};
 use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteOp, TfliteOperator};
 
-/// What a program is compiled for.
+/// Compilation settings: threads and instruction set.
 #[derive(Clone)]
 pub struct Settings {
-    /// The threads.
+    /// Thread pool.
     pub team: Arc<ThreadPool>,
-    /// What multiplies bytes.
+    /// Instruction set of int8 kernels.
     pub unit: Int8Isa,
 }
 
 impl Default for Settings {
-    /// One thread, and the best that this machine has.
+    /// One thread, and the fastest instruction set of this machine.
     fn default() -> Settings {
         Settings { team: Arc::new(ThreadPool::new(1)), unit: Int8Isa::of(Level::best()) }
     }
 }
 
 impl Settings {
-    /// The threads and the instruction-set level that the knobs ask for.
+    /// Reads the number of threads and the instruction-set level from the environment.
     ///
     /// # Errors
-    /// When this machine lacks the level.
+    /// If this machine does not support the level.
     pub fn from_knobs() -> Result<Settings> {
         Ok(Settings { team: Arc::new(ThreadPool::from_knob()), unit: Int8Isa::of(Level::from_knob()?) })
     }
 }
 
-/// Kernels of an operator, one for each output.
+/// Kernels of an operator, one per output.
 type OpKernels = Vec<Box<dyn OpKernel>>;
 
-/// How an operator is computed.
+/// How an operator is executed.
 enum OpExecution {
-    /// Its result is the operand in another shape, or with a border that its reader knows of.
+    /// Not executed: the result is the operand reshaped, or padded for a convolution that handles the padding itself.
     Alias,
-    /// Each output by a kernel of the engine.
+    /// One engine kernel per output.
     Forms(OpKernels),
-    /// By the interpreter's kernel.
+    /// The interpreter's kernel.
     Interpreter,
 }
 
@@ -56,22 +56,22 @@ struct ProgramStep {
     way: OpExecution,
 }
 
-/// Nanoseconds of each operator.
+/// Nanoseconds per operator.
 type OpTimes = Vec<AtomicU64>;
 
-/// The outputs of some samples.
+/// Outputs of some samples.
 type SampleOutputs = Result<Vec<Vec<Literal>>>;
 
-/// A graph that is ready to run, from any number of threads.
+/// A compiled int8 graph; may run on any number of threads at once.
 pub struct Int8Program {
     model: TfliteModel,
     settings: Settings,
     ways: Vec<(&'static str, bool)>,
     steps: Vec<ProgramStep>,
     plan: MemoryPlan,
-    /// Whether all is left to the interpreter, sample by sample.
+    /// Whether the interpreter runs the whole graph, sample by sample.
     is_plain: bool,
-    /// Memory that no run has at the moment.
+    /// Memory that no run uses at the moment.
     free: Mutex<Vec<Vec<AlignedSlot>>>,
 }
 
@@ -79,12 +79,12 @@ impl Int8Program {
     /// Compiles a graph.
     ///
     /// # Errors
-    /// When the graph is not sound ([`Model::check`]).
+    /// If the graph is invalid ([`Model::check`]).
     pub fn new(model: TfliteModel, settings: &Settings) -> Result<Int8Program> {
         model.check()?;
         let mut root: Vec<usize> = (0..model.tensors.len()).collect();
         let (mut steps, mut ways) = (Vec::new(), Vec::new());
-        // Convolutions that read a picture without the border that an operator before makes around it.
+        // Convolutions that read the unpadded image of a preceding PAD operator.
         let mut bordered: HashMap<usize, OpKernels> = HashMap::new();
         for (n, operator) in model.operators.iter().enumerate() {
             let site = OpContext { model: &model, operator, unit: settings.unit, inside: None };
@@ -111,7 +111,7 @@ impl Int8Program {
         }
         let uses: Vec<StepTensors> = steps.iter().map(|s| uses(&model, s, &root)).collect();
         let plan = MemoryPlan::new(&model, &uses, &root);
-        // Results that an operator lists and does not make are told where they are missed.
+        // Outputs that an operator lists but does not compute are reported when they are read.
         let several = |s: &ProgramStep| match &s.way {
             OpExecution::Interpreter => model.operators.get(s.operator).is_some_and(|o| o.outputs.len() != 1),
             _ => false,
@@ -121,42 +121,43 @@ impl Int8Program {
         Ok(Int8Program { settings: settings.clone(), ways, steps, plan, is_plain, free, model })
     }
 
-    /// The graph.
+    /// Returns the graph.
     pub fn model(&self) -> &TfliteModel {
         &self.model
     }
 
-    /// How each operator is computed: the name of its form; `interpreter` where it has none.
+    /// Returns the kernel name of each operator; `interpreter` if it has none.
     pub fn forms(&self) -> impl Iterator<Item = &'static str> {
         self.ways.iter().map(|(name, _)| *name)
     }
 
-    /// Operators that are left to the interpreter's kernels.
+    /// Returns the number of operators that run on the interpreter.
     pub fn interpreted(&self) -> usize {
         self.ways.iter().filter(|(_, fast)| !fast).count()
     }
 
-    /// The outputs of one sample, as `Interpreter::run` gives them.
+    /// Runs one sample and returns its outputs, as `Interpreter::run` does.
     ///
     /// # Errors
-    /// When an input is not of the model's type, or an operator cannot compute what the file says.
+    /// If an input has the wrong shape or type, or an operator cannot be computed.
     pub fn run(&self, inputs: &[Literal]) -> Result<Vec<Literal>> {
         let mut all = self.run_all(&[inputs])?;
-        all.pop().ok_or_else(|| Error::new(ErrorKind::Bug, "a run of no sample"))
+        all.pop().ok_or_else(|| Error::new(ErrorKind::Bug, "a run of one sample returned no outputs"))
     }
 
-    /// The outputs of many samples, each with its inputs.
+    /// Runs many samples, each with its inputs, and returns their outputs.
     ///
     /// # Errors
-    /// As of [`Int8Program::run`].
+    /// See [`Int8Program::run`].
     pub fn run_all(&self, samples: &[&[Literal]]) -> Result<Vec<Vec<Literal>>> {
         self.run_with(samples, None)
     }
 
-    /// As [`Int8Program::run_all`], and the time of each operator: of all threads that ran samples of their own together.
+    /// Like [`Int8Program::run_all`], but also returns the time of each operator, summed over threads that ran samples
+    /// in parallel.
     ///
     /// # Errors
-    /// As of [`Int8Program::run`].
+    /// See [`Int8Program::run`].
     pub fn run_timed(&self, samples: &[&[Literal]]) -> Result<(Vec<Vec<Literal>>, Vec<Duration>)> {
         let times: OpTimes = self.ways.iter().map(|_| AtomicU64::new(0)).collect();
         let made = self.run_with(samples, Some(&times))?;
@@ -167,7 +168,7 @@ impl Int8Program {
         samples.iter().try_for_each(|inputs| self.check(inputs))?;
         let interpreter = TfliteInterpreter::new(&self.model)?;
         let team = &self.settings.team;
-        // Threads take parts of the samples; within a part, and where there are fewer parts, they share each step.
+        // Threads take batches of samples. Within a batch, or with fewer batches than threads, they share each step.
         let each = samples.len().div_ceil(team.threads()).clamp(1, self.plan.samples);
         let parts: Vec<&[&[Literal]]> = samples.chunks(each).collect();
         let made: Vec<Mutex<Option<SampleOutputs>>> = parts.iter().map(|_| Mutex::new(None)).collect();
@@ -180,7 +181,7 @@ impl Int8Program {
         } else {
             team.run(parts.len(), 1e9, &one);
         }
-        let lost = || Error::new(ErrorKind::Bug, "a part of the samples was not run");
+        let lost = || Error::new(ErrorKind::Bug, "a batch of samples was not run");
         let mut all = Vec::with_capacity(samples.len());
         for part in made {
             let part = part.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -189,19 +190,18 @@ impl Int8Program {
         Ok(all)
     }
 
-    /// Says what is wrong with inputs as the interpreter does.
+    /// Checks inputs, with the interpreter's errors.
     fn check(&self, inputs: &[Literal]) -> Result<()> {
         if inputs.len() != self.model.inputs.len() {
-            let what =
-                format!("{} inputs were given, the model takes {}", inputs.len(), self.model.inputs.len());
+            let what = format!("got {} inputs, the model has {}", inputs.len(), self.model.inputs.len());
             return Err(Error::new(ErrorKind::Data, what));
         }
         for (&i, given) in self.model.inputs.iter().zip(inputs) {
             let t = self.model.tensor(i)?;
             if given.ty() != &t.ty {
-                let what = format!("input {} is {}, the model takes {}", t.name, given.ty(), t.ty);
+                let what = format!("input {} is {}, expected {}", t.name, given.ty(), t.ty);
                 return Err(Error::new(ErrorKind::Data, what)
-                    .hint("`systole summary FILE.tflite` shows what it takes"));
+                    .hint("run `systole summary FILE.tflite` to list the model's inputs"));
             }
         }
         Ok(())
@@ -230,7 +230,7 @@ impl Int8Program {
     }
 }
 
-/// The operand and the result of an operator that only changes the shape.
+/// Returns operand and result of an operator that only changes the shape.
 fn alias(site: &OpContext) -> Option<(usize, usize)> {
     if !matches!(site.operator.op, TfliteOp::Reshape | TfliteOp::Squeeze | TfliteOp::ExpandDims) {
         return None;
@@ -240,8 +240,8 @@ fn alias(site: &OpContext) -> Option<(usize, usize)> {
     holds.then_some((site.operand(0)?, *site.operator.outputs.first()?))
 }
 
-/// Operand and result of an operator that makes a border, and the number and the forms of the convolution that alone reads that: it
-/// reads the picture instead.
+/// Matches a PAD whose result only one convolution reads. Returns the operand and result of the PAD, and the index and
+/// kernels of the convolution, which then reads the unpadded image.
 fn border(site: &OpContext) -> Option<([usize; 2], usize, OpKernels)> {
     let (x, inside) = site.padded()?;
     let y = *site.operator.outputs.first()?;
@@ -257,7 +257,7 @@ fn border(site: &OpContext) -> Option<([usize; 2], usize, OpKernels)> {
     Some(([x, y], reader, choose(&OpContext { operator, inside: Some(inside), ..*site })?))
 }
 
-/// What a step reads, constants left out, and makes.
+/// Returns the tensors that a step reads (without constants) and writes.
 fn uses(model: &TfliteModel, step: &ProgramStep, root: &[usize]) -> StepTensors {
     let Some(o) = model.operators.get(step.operator) else {
         return StepTensors { reads: Vec::new(), makes: Vec::new() };
@@ -267,10 +267,10 @@ fn uses(model: &TfliteModel, step: &ProgramStep, root: &[usize]) -> StepTensors 
     StepTensors { reads, makes: o.outputs.clone() }
 }
 
-/// Bytes of a line of the cache: rows that begin on one are read at once.
+/// Bytes of a cache line; slots are aligned to it.
 const LINE: usize = 64;
 
-/// Memory that begins on a line.
+/// Memory aligned to a cache line.
 #[derive(Default)]
 struct AlignedSlot {
     memory: Vec<u8>,
@@ -278,7 +278,7 @@ struct AlignedSlot {
 }
 
 impl AlignedSlot {
-    /// Makes room for so many bytes.
+    /// Grows to at least `bytes` bytes.
     fn reserve(&mut self, bytes: usize) {
         if self.memory.len() < bytes + LINE {
             self.memory = vec![0; bytes + LINE];
@@ -295,7 +295,7 @@ impl AlignedSlot {
     }
 }
 
-/// One run of a part of the samples.
+/// One run of a batch of samples.
 struct SegmentRun<'a> {
     program: &'a Int8Program,
     interpreter: &'a TfliteInterpreter<'a>,
@@ -303,7 +303,7 @@ struct SegmentRun<'a> {
     slots: Vec<AlignedSlot>,
 }
 
-/// Samples that a step is run on.
+/// Samples that a step processes.
 #[derive(Clone, Copy)]
 struct SampleRange {
     from: usize,
@@ -311,7 +311,7 @@ struct SampleRange {
 }
 
 impl TensorSlot {
-    /// Where it lies in its slot.
+    /// Returns the byte range of the samples in the slot.
     fn place(self, part: SampleRange) -> std::ops::Range<usize> {
         let from = if self.is_whole { part.from * self.bytes } else { 0 };
         from..from + part.samples * self.bytes
@@ -342,7 +342,9 @@ impl SegmentRun<'_> {
                     Literal::from_bytes(tensor.ty.clone(), &self.slots[home.slot].bytes()[place])
                 }
                 (None, Some(data)) => Ok(data.clone()),
-                (None, None) => Err(Error::new(ErrorKind::Bug, format!("nothing made output tensor {t}"))),
+                (None, None) => {
+                    Err(Error::new(ErrorKind::Bug, format!("no step computes output tensor {t}")))
+                }
             }
         };
         (0..samples.len()).map(|s| model.outputs.iter().map(|&t| output(s, t)).collect()).collect()
@@ -366,7 +368,7 @@ impl SegmentRun<'_> {
         Ok(())
     }
 
-    /// The bytes of an operand: of a constant once, else of each sample.
+    /// Returns the bytes of an operand: a constant once, other tensors for each sample.
     fn operand(&self, t: usize, part: SampleRange) -> &[u8] {
         match (self.program.plan.homes[t], &self.program.model.tensors[t].data) {
             (Some(home), _) => self.slots[home.slot].bytes().get(home.place(part)).unwrap_or_default(),
@@ -421,7 +423,7 @@ impl std::fmt::Debug for Int8Program {
         let bytes = self.model.tensors.iter().filter(|t| t.ty.dtype == DType::I8).count();
         write!(
             f,
-            "{} operators, {} of them interpreted, {bytes} tensors of bytes",
+            "{} operators, {} of them interpreted, {bytes} int8 tensors",
             self.ways.len(),
             self.interpreted()
         )

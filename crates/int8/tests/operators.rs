@@ -1,5 +1,4 @@
-//! Programs against the interpreter, to the bit: every operator by itself, on every unit of this machine; batches, threads, and
-//! broken files.
+//! Tests compiled int8 programs against the interpreter, bit for bit: every operator and instruction set.
 
 #[path = "../../tflite/tests/cases/mod.rs"]
 mod cases;
@@ -14,7 +13,7 @@ use systole_tflite::{
     OptionField, TfliteInterpreter, TfliteModel, TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor,
 };
 
-/// The inputs, and others like them: bytes turned around by `n` places.
+/// The inputs, and variants of them: bytes rotated by `n` positions.
 fn sample(case: &Case, n: usize) -> Vec<Literal> {
     let turned = |x: &Literal| {
         let mut bytes = x.bytes().to_vec();
@@ -48,7 +47,7 @@ fn operators_have_the_bits_of_the_interpreter() {
                 }
                 let each: Vec<&[Literal]> = samples.iter().map(Vec::as_slice).collect();
                 let made: Vec<_> = program.run_all(&each).unwrap().iter().map(|y| bytes_of(y)).collect();
-                // Once more, in memory that was used.
+                // Once more, in memory that was used before.
                 let one = bytes_of(&program.run(&samples[2]).unwrap());
                 if made != expected || one != expected[2] {
                     wrong.push(format!("{} on {unit:?}, {threads} threads: {:?}", case.name, program));
@@ -60,7 +59,7 @@ fn operators_have_the_bits_of_the_interpreter() {
     for name in
         ["conv_same", "depthwise_one", "dense", "dense_kept", "average_pool_same", "max_pool", "add", "mul"]
     {
-        assert!(fast.contains(&format!("{name}_int8")), "{name} has no form: {fast:?}");
+        assert!(fast.contains(&format!("{name}_int8")), "{name} has no kernel: {fast:?}");
     }
     for name in [
         "add_channels",
@@ -74,11 +73,11 @@ fn operators_have_the_bits_of_the_interpreter() {
         "gather",
         "batch_matmul",
     ] {
-        assert!(fast.contains(&format!("{name}_int8")), "{name} has no form: {fast:?}");
+        assert!(fast.contains(&format!("{name}_int8")), "{name} has no kernel: {fast:?}");
     }
 }
 
-/// Depthwise of one channel, weights between two graphs' parts, constants joined, results that are read twice.
+/// Depthwise with one channel, weights between two segments, concatenated constants, results that are read twice.
 #[test]
 fn graphs_have_the_bits_of_the_interpreter() {
     let q = |scale: f32, zero: i32| TfliteQuantization::per_tensor(scale, zero);
@@ -148,13 +147,13 @@ fn graphs_have_the_bits_of_the_interpreter() {
     }
     let program = Int8Program::new(model, &Settings::default()).unwrap();
     let e = program.run(&[]).unwrap_err().to_string();
-    assert!(e.contains("0 inputs were given"), "{e}");
+    assert!(e.contains("got 0 inputs"), "{e}");
     let e = program.run(&[Literal::from_slice([1, 2], &[1i8, 2]).unwrap()]).unwrap_err().to_string();
     assert!(e.contains("input x is"), "{e}");
     assert!(program.run_all(&[]).unwrap().is_empty());
 }
 
-/// Borders that convolutions read around a picture without their being made; and one that has another reader.
+/// Padding that convolutions apply themselves, without a padded copy; and padding with another reader.
 #[test]
 fn borders_have_the_bits_of_the_interpreter() {
     let q = TfliteQuantization::per_tensor(0.05, -7);
@@ -222,7 +221,7 @@ fn borders_have_the_bits_of_the_interpreter() {
     }
 }
 
-/// Distances from a zero point that take nine bits; values at both ends of a byte.
+/// Distances from a zero point that need nine bits; values at both ends of the int8 range.
 #[test]
 fn products_of_computed_matrices_have_the_bits_of_the_interpreter() {
     for (zero_a, zero_b) in [(0, 0), (-128, 3), (5, -7), (127, 127), (-3, -128)] {
@@ -264,7 +263,7 @@ fn products_of_computed_matrices_have_the_bits_of_the_interpreter() {
     }
 }
 
-/// Whatever a file says, a program says what the interpreter says: the same bits, or the same error.
+/// For any file content the program behaves like the interpreter: the same bits, or the same error.
 #[test]
 fn broken_files_are_judged_by_the_interpreter() {
     let (mut refused, mut equal) = (0, 0);
@@ -300,5 +299,5 @@ fn broken_files_are_judged_by_the_interpreter() {
             }
         }
     }
-    assert!(refused > 100 && equal > 1000, "{refused} refused, {equal} equal");
+    assert!(refused > 100 && equal > 1000, "{refused} rejected, {equal} equal");
 }

@@ -1,8 +1,9 @@
-//! The IR of Systole is StableHLO: same op names, attribute names and constraint labels as its specification.
+//! Intermediate representation (IR) based on StableHLO: graph builder, op rules, autodiff, interpreter and text format.
+//! Op names, attribute names and constraint labels are those of the StableHLO specification.
 //!
-//! A [`Graph`] is a list of typed nodes. [`Tensor`] is a value in a graph that is being built by a
-//! [`GraphBuilder`]. Each op keeps all its rules in one place under [`op`]; the interpreter ([`interp`]),
-//! autodiff ([`grad`](mod@grad)), the text form ([`text`]) and the cost model ([`cost`]) are generated from those rules.
+//! A [`Graph`] is a list of typed nodes. A [`Tensor`] is a value in a graph under construction by a [`GraphBuilder`].
+//! All rules of an op are in one place under [`op`]. The interpreter ([`interp`]), autodiff ([`grad`](mod@grad)), the
+//! text format ([`text`]) and the cost model ([`cost`]) are generic over those rules.
 //!
 //! This crate does no I/O, starts no threads and has no `unsafe` code.
 //!

@@ -1,4 +1,4 @@
-//! What processes say, merged: on the terminal those that are to be shown, in the log all of them.
+//! Merges the output of all processes: selected processes on the terminal, all processes in the log.
 
 use crate::output::LaunchOutput;
 use std::fs::{File, OpenOptions};
@@ -8,17 +8,17 @@ use std::sync::{Mutex, PoisonError};
 use systole_data::clock::now;
 use systole_ir::{Error, Result};
 
-/// Lines that are kept until the folder of the run is there.
+/// Maximum number of lines buffered until the run folder exists.
 const MOST_WAITING: usize = 10_000;
 
-/// Where lines go.
+/// Writes process output to the terminal and the log.
 pub(crate) struct MergedLog<'a> {
     output: &'a dyn LaunchOutput,
     shown: Option<Vec<u32>>,
     log: Mutex<LogFile>,
 }
 
-/// A process's number, and what stands before its lines.
+/// Index of a process and the prefix of its lines.
 pub(crate) struct LinePrefix {
     pub(crate) index: u32,
     pub(crate) text: String,
@@ -28,15 +28,15 @@ pub(crate) struct LinePrefix {
 struct LogFile {
     path: Option<PathBuf>,
     file: Option<File>,
-    /// What was said before the folder of the run was there.
+    /// Lines from before the run folder existed.
     waiting: Vec<String>,
 }
 
 impl<'a> MergedLog<'a> {
-    /// `log`: where all is written; `folder`: else there, with this name, once it is there.
+    /// Creates the log at `log`, or as `in_folder` once that folder exists.
     ///
     /// # Errors
-    /// When the log cannot be written.
+    /// If the log cannot be written.
     pub(crate) fn new(
         output: &'a dyn LaunchOutput,
         shown: Option<&[u32]>,
@@ -54,14 +54,14 @@ impl<'a> MergedLog<'a> {
         Ok(MergedLog { output, shown: shown.map(<[u32]>::to_vec), log: Mutex::new(log) })
     }
 
-    /// A line of the launch itself.
+    /// Prints a line of the launcher itself.
     pub(crate) fn launch(&self, text: &str) {
         let line = format!("[launch] {text}");
         self.write(&line);
         self.output.note(&line);
     }
 
-    /// One that `--quiet` leaves to the log.
+    /// Prints a line that `--quiet` writes to the log only.
     pub(crate) fn detail(&self, text: &str) {
         match self.output.is_quiet() {
             true => self.write(&format!("[launch] {text}")),
@@ -69,7 +69,7 @@ impl<'a> MergedLog<'a> {
         }
     }
 
-    /// A line that a process wrote to its standard output.
+    /// Handles a line of a process's standard output.
     pub(crate) fn result(&self, label: &LinePrefix, line: &str) {
         let line = format!("[{}] {line}", label.text);
         self.write(&line);
@@ -78,12 +78,12 @@ impl<'a> MergedLog<'a> {
         }
     }
 
-    /// All that a process writes to its standard error.
+    /// Reads a process's standard error to the end.
     pub(crate) fn errors(&self, label: &LinePrefix, stream: Option<impl Read>, mut each: impl FnMut(&str)) {
         let mut is_error = false;
         lines(stream, |text| {
             each(text);
-            // An error, and what belongs to it.
+            // An error message and its indented lines are always shown.
             is_error = text.starts_with("error") || is_error && text.starts_with("  ");
             let line = format!("[{}] {text}", label.text);
             self.write(&line);
@@ -93,7 +93,7 @@ impl<'a> MergedLog<'a> {
         });
     }
 
-    /// Where the log is, if there is one by now.
+    /// Returns the path of the log, if one is written.
     pub(crate) fn log_file(&self) -> Option<PathBuf> {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.path.clone().filter(|_| log.file.is_some())
@@ -103,7 +103,7 @@ impl<'a> MergedLog<'a> {
         self.shown.as_ref().is_none_or(|shown| shown.contains(&label.index))
     }
 
-    /// Into the log, alone: the object that a process hands over, too.
+    /// Writes a line to the log only.
     pub(crate) fn write(&self, line: &str) {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(e) = log.write(line) {
@@ -139,7 +139,7 @@ fn opened(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// Hands each line on as it comes.
+/// Calls `each` for each line of a stream as it arrives.
 pub(crate) fn lines(stream: Option<impl Read>, mut each: impl FnMut(&str)) {
     let Some(stream) = stream else { return };
     let mut reader = BufReader::new(stream);

@@ -1,22 +1,23 @@
-//! What the writer of a program calls its arguments and results, and the arrays of the IR that hold them: elements that the
-//! IR has no type for (complex numbers, four bits, eight-bit floats) lie in arrays of others.
+//! Argument and result types of an imported program, and the IR arrays that hold them. Element types that the IR lacks
+//! (complex numbers, int4, float8) are held in arrays of other types.
 
 use crate::narrow_types::Narrow;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Scalar, TensorType};
 
-/// The elements of an argument or a result, as the program's writer has them.
+/// Element type of an argument or result in the source program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceElement {
-    /// The IR's own type: one array.
+    /// An element type of the IR; held in one array.
     Plain(DType),
-    /// Complex numbers: an array of the real parts and one of the imaginary ones; interleaved in memory of others.
+    /// A complex type: held in one array of real parts and one of imaginary parts; interleaved in external memory.
     Complex(DType),
-    /// Less than eight bits, or floats of eight, in an array of wider elements; one for each byte in memory of others.
+    /// An integer of less than 8 bits or an 8-bit float: held in an array of a wider type; one byte per element in
+    /// external memory.
     Narrow(Narrow),
 }
 
 impl SourceElement {
-    /// The name in programs: `f32`, `complex<f32>`, `i4`, `f8E4M3FN`.
+    /// Returns the type's name in MLIR: `f32`, `complex<f32>`, `i4`, `f8E4M3FN`.
     pub fn name(self) -> String {
         match self {
             SourceElement::Plain(dtype) => dtype.name().to_owned(),
@@ -25,7 +26,7 @@ impl SourceElement {
         }
     }
 
-    /// Bytes of one element in memory of others, as PJRT and NumPy lay it out.
+    /// Returns the bytes per element in external memory (the layout of PJRT and NumPy).
     pub fn size(self) -> usize {
         match self {
             SourceElement::Plain(dtype) => dtype.size(),
@@ -34,7 +35,7 @@ impl SourceElement {
         }
     }
 
-    /// Types of the elements of the arrays that hold it, in order.
+    /// Returns the IR element types of the arrays that hold it, in order.
     pub fn held(self) -> Vec<DType> {
         match self {
             SourceElement::Plain(dtype) => vec![dtype],
@@ -44,37 +45,37 @@ impl SourceElement {
     }
 }
 
-/// One argument or result.
+/// An argument or result of an imported program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramPort {
-    /// Sizes of its dimensions.
+    /// Dimension sizes.
     pub dims: Vec<usize>,
-    /// What it is made of.
+    /// Element type.
     pub element: SourceElement,
-    /// The index of the first array that holds it, among the graph's parameters or results; the others follow.
+    /// Index of the first array that holds it, among the graph's parameters or results; the others follow it.
     pub first: usize,
 }
 
 impl ProgramPort {
-    /// Types of the arrays that hold it.
+    /// Returns the types of the arrays that hold it.
     pub fn types(&self) -> Vec<TensorType> {
         self.element.held().into_iter().map(|d| TensorType::new(d, &self.dims[..])).collect()
     }
 
-    /// Bytes of all elements in memory of others.
+    /// Returns the size in bytes of all elements in external memory.
     pub fn bytes(&self) -> usize {
         self.dims.iter().product::<usize>() * self.element.size()
     }
 
-    /// Elements as others lay them out, dense and in row-major order → the arrays that hold them.
+    /// Converts dense row-major bytes in the external layout to the arrays that hold the elements.
     ///
     /// # Errors
-    /// `Data` when there are more or fewer bytes.
+    /// `Data` if the number of bytes does not match.
     pub fn split(&self, bytes: &[u8]) -> Result<Vec<Literal>> {
         if bytes.len() != self.bytes() {
             return Err(Error::new(
                 ErrorKind::Data,
-                format!("{} bytes are given where {} are needed", bytes.len(), self.bytes()),
+                format!("got {} bytes, expected {}", bytes.len(), self.bytes()),
             ));
         }
         match self.element {
@@ -102,10 +103,10 @@ impl ProgramPort {
         }
     }
 
-    /// The arrays that hold it → elements as others lay them out.
+    /// Converts the arrays that hold the elements to dense row-major bytes in the external layout.
     ///
     /// # Errors
-    /// `Data` when an array is missing.
+    /// `Data` if an array is missing.
     pub fn join(&self, arrays: &[&Literal]) -> Result<Vec<u8>> {
         let one = |i: usize| {
             let found = arrays.get(i).copied();
@@ -125,11 +126,11 @@ impl ProgramPort {
     }
 }
 
-/// The faces of a program.
+/// Argument and result types of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProgramInterface {
-    /// Of its arguments, in order.
+    /// Arguments, in order.
     pub arguments: Vec<ProgramPort>,
-    /// Of its results, in order; arrays that are only compared (`check.expect_eq`) are none.
+    /// Results, in order; without arrays that are only compared (`check.expect_eq`).
     pub results: Vec<ProgramPort>,
 }

@@ -1,46 +1,47 @@
-//! Elements of less than eight bits and floats of eight: the types that the IR holds in wider ones.
+//! Integers of less than 8 bits and 8-bit floats (FP8, MX formats), which the IR holds in wider types.
 //!
-//! Source: the StableHLO specification's list of types, the OCP formats FP8 and MX, and ml_dtypes, whose bits these are.
+//! Sources: the StableHLO specification's list of types, the OCP formats FP8 and MX, and ml_dtypes, whose encodings
+//! these are.
 
 use systole_base::DType;
 
-/// What stands for what is no finite number, and what becomes of numbers beyond the greatest.
+/// How a small float type encodes NaN and infinity, and how it handles overflow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NonFinite {
-    /// As IEEE 754: infinities, which too great numbers become, and NaN.
+    /// Like IEEE 754: infinities (also for overflow) and NaN.
     Ieee,
-    /// One NaN of each sign with all bits set, which too great numbers become; no infinity.
+    /// One NaN per sign, with all bits set, also for overflow; no infinity.
     Nan,
-    /// One NaN, at the place of −0, which too great numbers become; no infinity.
+    /// One NaN, with the encoding of −0, also for overflow; no infinity.
     NanAtMinusZero,
-    /// Neither: too great numbers become the greatest, NaN becomes −0.
+    /// No NaN and no infinity: overflow saturates, NaN becomes −0.
     None,
-    /// Powers of two alone, and NaN with all bits set, which is what 0 and negative numbers become.
+    /// Only powers of two, and a NaN with all bits set, also for 0 and negative numbers.
     Powers,
 }
 
-/// How a float is laid out.
+/// Bit layout of a float type.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct FloatLayout {
-    /// Bits of the exponent.
+    /// Number of exponent bits.
     pub exponent: u32,
-    /// Bits of the mantissa.
+    /// Number of mantissa bits.
     pub mantissa: u32,
-    /// What is taken from the exponent's bits.
+    /// Exponent bias.
     pub bias: i32,
-    /// The greatest finite number.
+    /// Largest finite number.
     pub max: f64,
-    /// What else there is.
+    /// Encoding of NaN and infinity.
     pub special: NonFinite,
 }
 
 impl FloatLayout {
-    /// The exponent of the least normal number.
+    /// Returns the exponent of the smallest normal number.
     pub fn least(self) -> i32 {
         1 - self.bias
     }
 
-    /// The least positive number.
+    /// Returns the smallest positive number.
     pub fn quantum(self) -> f64 {
         2f64.powi(self.least() - self.mantissa as i32)
     }
@@ -48,17 +49,17 @@ impl FloatLayout {
 
 macro_rules! narrow_types {
     ($($ty:ident $name:literal $bits:literal $held:ident $format:expr;)*) => {
-        /// Such a type, by its name in programs.
+        /// A type that the IR holds in a wider one, by its MLIR name.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[allow(missing_docs)]
         pub enum Narrow { $($ty),* }
 
         impl Narrow {
-            /// Every such type.
+            /// All narrow types.
             pub const ALL: [Narrow; ROWS.len()] = [$(Narrow::$ty),*];
         }
 
-        /// Name, bits, the IR's type that holds it, and the layout of floats.
+        /// Name, bits, IR type that holds it, and float layout.
         const ROWS: [(&str, u32, DType, Option<FloatLayout>); 15] = [$(($name, $bits, DType::$held, $format)),*];
     };
 }
@@ -91,32 +92,32 @@ impl Narrow {
         ROWS[self as usize]
     }
 
-    /// The name in programs: `i4`, `f8E4M3FN`.
+    /// Returns the type's name in MLIR: `i4`, `f8E4M3FN`.
     pub fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// The type of a name.
+    /// Returns the type with this MLIR name.
     pub fn parse(name: &str) -> Option<Narrow> {
         Narrow::ALL.into_iter().find(|n| n.name() == name)
     }
 
-    /// Bits of an element.
+    /// Returns the number of bits per element.
     pub fn bits(self) -> u32 {
         self.row().1
     }
 
-    /// The IR's type that holds it: each value exactly.
+    /// Returns the IR type that holds every value exactly.
     pub fn held(self) -> DType {
         self.row().2
     }
 
-    /// The layout of a float; `None`: it is a whole number.
+    /// Returns the float layout; `None` for an integer type.
     pub fn format(self) -> Option<FloatLayout> {
         self.row().3
     }
 
-    /// The number that the low bits of a byte mean.
+    /// Decodes the low bits of a byte to a number.
     pub fn decode(self, byte: u8) -> f64 {
         let Some(f) = self.format() else { return self.decode_int(byte) };
         let bits = byte & (((1u16 << self.bits()) - 1) as u8);
@@ -147,7 +148,7 @@ impl Narrow {
         }
     }
 
-    /// The bits of the nearest number, ties to even; whole numbers are taken modulo their range.
+    /// Encodes the nearest number, ties to even; integers wrap around.
     pub fn encode(self, x: f64) -> u8 {
         let mask = ((1u16 << self.bits()) - 1) as u8;
         let Some(f) = self.format() else { return (x as i64) as u8 & mask };
@@ -179,19 +180,19 @@ impl Narrow {
     }
 }
 
-/// The nearest multiple of what a format's last bit is worth there.
+/// Rounds to the nearest multiple of the format's last bit at this magnitude.
 fn round(x: f64, f: FloatLayout) -> f64 {
     let exponent = ((x.to_bits() >> 52) as i32 - 1023).max(f.least());
     let unit = 2f64.powi(exponent - f.mantissa as i32);
     (x / unit).round_ties_even() * unit
 }
 
-/// The nearest power of two, ties up.
+/// Encodes the nearest power of two, ties up.
 fn encode_power(x: f64) -> u8 {
     if x.is_nan() || x <= 0.0 {
         return 0xFF;
     }
-    // As ml_dtypes has it: what is above the least becomes the next.
+    // Like ml_dtypes: a value above the smallest power rounds up to the next one.
     if x < 2f64.powi(-126) {
         return u8::from(x > 2f64.powi(-127));
     }

@@ -1,6 +1,6 @@
-//! Models with Keras's names: layers, losses, optimizers, metrics, `compile`, `fit`, callbacks, model files.
+//! Keras-style models: layers, losses, optimizers, metrics, `compile`, `fit`, callbacks, model files.
 //!
-//! Knows no backend: graphs go to whichever one [`systole_runtime::backend`] gives.
+//! Independent of any backend: graphs are compiled by the one from [`systole_runtime::backend`].
 
 pub mod applications;
 pub mod callback;

@@ -1,5 +1,7 @@
-//! BigGAN against values that do not come from Systole (`fixtures/biggan`), and what its step promises: parts of a batch are the batch,
-//! running means follow, runs are told by their options.
+//! BigGAN training step compared with a JAX port of BigGAN-PyTorch (`fixtures/biggan`).
+//!
+//! Also tests that micro-batches add up to the batch, that moving averages are updated, and that runs check their
+//! options.
 
 use serde_json::Value;
 use std::sync::Arc;
@@ -352,11 +354,11 @@ fn larger_ones_have_their_shapes_and_mistakes_are_told() {
         (BigGan { G_lr: 0.0, ..small() }, "G_lr"),
         (BigGan { D_lr: -1.0, ..small() }, "at least 0"),
         (BigGan { ema_decay: 1.0, ..small() }, "below 1"),
-        (BigGan { dim_z: 3, ..small() }, "raise dim_z"),
+        (BigGan { dim_z: 3, ..small() }, "increase dim_z"),
         (BigGan { G_shared: false, ..small() }, "hier = false"),
-        (BigGan { G_attn: "15".into(), ..small() }, "no resolution"),
+        (BigGan { G_attn: "15".into(), ..small() }, "invalid resolution"),
         (BigGan { D_attn: "16".into(), ..small() }, "there are 4"),
-        (BigGan { num_D_accumulations: 0, ..small() }, "from 1 on"),
+        (BigGan { num_D_accumulations: 0, ..small() }, "at least 1"),
     ] {
         let told = wrong(gan);
         assert!(told.contains(part), "{told}");
@@ -365,5 +367,5 @@ fn larger_ones_have_their_shapes_and_mistakes_are_told() {
         .train_on_batch(&batch(4))
         .unwrap_err()
         .to_string();
-    assert!(e.contains("cannot be parted into 3"), "{e}");
+    assert!(e.contains("into 3 parts"), "{e}");
 }

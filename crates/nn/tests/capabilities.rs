@@ -1,4 +1,4 @@
-//! Layers of users have the capabilities of built-in ones by the same methods, and no list of class names decides about any.
+//! Layer capabilities: custom layers get them by the same methods as built-in ones; no code checks class names.
 
 use std::path::{Path, PathBuf};
 use systole_ir::DType::{F32, I32};
@@ -163,11 +163,11 @@ fn the_matrix_names_every_layer_and_says_why_not() {
         assert_eq!(has(class, what), Ok(()), "{class} {what}");
     }
     for (class, what, why) in [
-        ("DepthwiseConv2D", "adapters", "no matrix"),
+        ("DepthwiseConv2D", "adapters", "not an input-by-output matrix"),
         ("Dropout", "PyTorch weights", "no weights"),
         ("Resizing", "operators", "no operators"),
         ("Conv3D", "operators", "no operators"),
-        ("Conv2D", "decoding", "places that come later"),
+        ("Conv2D", "decoding", "later positions"),
     ] {
         let found = has(class, what).unwrap_err();
         assert!(found.contains(why), "{class} {what}: {found}");

@@ -1,5 +1,6 @@
-//! What `fit` promises: steps and epochs, compilation counts, weights of classes and samples, callbacks, stopping, model
-//! files, functional models and layers of the user's own. On the reference backend and tiny data.
+//! `fit`: steps and epochs, compilations, class and sample weights, callbacks, stopping, files, custom layers.
+//!
+//! On the reference backend with tiny data.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -179,7 +180,7 @@ fn a_schedule_over_the_whole_run_takes_its_steps_from_it() {
     m.set_learning_rate(Schedule::one_cycle(0.05));
     let endless = points(None).repeat().batch(5);
     let e = m.fit(&endless, Fit { epochs: 3, ..quiet() }).unwrap_err().to_string();
-    assert!(e.contains("whose steps are unknown") && e.contains("steps_per_epoch"), "{e}");
+    assert!(e.contains("whose number of steps is unknown") && e.contains("steps_per_epoch"), "{e}");
 }
 
 #[test]
@@ -664,7 +665,7 @@ fn validation_and_the_best_model_take_the_running_means() {
     let mut none = classifier();
     let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(SwapEMAWeights::new())];
     let e = none.fit(&points(None).batch(5), Fit { callbacks, ..quiet() }).unwrap_err().to_string();
-    assert!(e.contains("no running means") && e.contains("use_ema"), "{e}");
+    assert!(e.contains("needs exponential moving averages") && e.contains("use_ema"), "{e}");
     // The loss falls, so the best is the last: it is kept as it was measured.
     assert_eq!((&best, means.last().unwrap()), (&end, &end));
     std::fs::remove_dir_all(dir).unwrap();
@@ -691,5 +692,5 @@ fn labels_that_are_shares_of_classes_have_the_loss_of_each_by_its_share() {
     let loss = systole_nn::loss::mean_squared_error();
     let e =
         m.compile(Compile { soft_labels: true, loss, metrics: vec![], ..config }).unwrap_err().to_string();
-    assert!(e.contains("takes no shares of classes"), "{e}");
+    assert!(e.contains("does not support soft labels"), "{e}");
 }

@@ -1,4 +1,4 @@
-//! Generating token by token gives what computing each text anew would: the same scores, and so the same tokens.
+//! Incremental decoding gives the same scores and tokens as recomputing the whole text.
 
 use serde_json::json;
 use systole_data::Dataset;
@@ -51,7 +51,7 @@ fn prompt(length: usize) -> Vec<u32> {
     (0..length).map(|_| draws.below(TOKENS as u64) as u32).collect()
 }
 
-/// Scores after each of the tokens, all computed anew from the whole text.
+/// Recomputes the scores after each token from the whole text.
 fn anew(model: &mut Model, tokens: &[u32]) -> Vec<Vec<f32>> {
     let mut padded: Vec<i32> = tokens.iter().map(|t| *t as i32).collect();
     padded.resize(CONTEXT, 0);
@@ -95,17 +95,17 @@ fn scores_are_those_of_the_whole_text() {
         }
         assert_eq!(decoder.position(), CONTEXT);
         let e = decoder.feed(&[1]).unwrap_err().to_string();
-        assert!(e.contains("more than the model looks back to, 80"), "{e}");
+        assert!(e.contains("exceed the context length 80"), "{e}");
         decoder.restart();
         let scores = decoder.feed(&tokens[..3]).unwrap();
         assert!(distance(&scores, &expected[2], are_probabilities) < 1e-5, "{name} started again");
         let e = decoder.feed(&[TOKENS as u32]).unwrap_err().to_string();
-        assert!(e.contains("a token 29, the model knows 0 to 28"), "{e}");
+        assert!(e.contains("token id 29 is out of range, the vocabulary has ids 0 to 28"), "{e}");
         assert!(decoder.feed(&[]).is_err());
     }
 }
 
-/// What [`Generation`] does, without keeping anything.
+/// Generates tokens as [`TextGenerator`] does, without a cache.
 fn by_whole_texts(model: &mut Model, prompt: &[u32], count: usize) -> Vec<u32> {
     let mut window = prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec();
     let mut made = Vec::new();
@@ -182,7 +182,7 @@ fn models_that_look_ahead_are_refused_by_name() {
         refused(Model::sequential([embedding(9, 4), batch_normalization().name("over"), dense(9)]), tokens());
     assert!(e.contains("over") && e.contains("BatchNormalization"), "{e}");
     let e = refused(Model::sequential([dense(9)]), TensorType::new(DType::F32, [4]));
-    assert!(e.contains("no language model") && e.contains("f32[4]"), "{e}");
+    assert!(e.contains("not a language model") && e.contains("f32[4]"), "{e}");
 }
 
 /// A file with packed weights, and the same weights as floats: whole numbers are read as they lie, and give the floats' scores.

@@ -1,5 +1,4 @@
-//! Steps on a device that works by itself: no more than two are under way, what is told of a step is told after its end,
-//! and times are those of finished steps.
+//! Asynchronous devices: at most two steps are in flight; reports and times are those of finished steps.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -63,7 +62,7 @@ enum Ends {
     WhenFollowed,
 }
 
-/// The interpreter as a device that works by itself: numbers are there at once, but steps end when its thread says so.
+/// The interpreter as an asynchronous device: results are available at once, but steps end when its thread says so.
 struct Device {
     engine: ReferenceBackend,
     log: Arc<Log>,

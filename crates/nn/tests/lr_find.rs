@@ -1,4 +1,4 @@
-//! The learning-rate finder: what it suggests by fastai's formulas, and that it leaves no trace.
+//! Learning-rate finder: suggestions match fastai's formulas, and the model is unchanged afterwards.
 
 use systole_data::Dataset;
 use systole_ir::Literal;
@@ -99,14 +99,14 @@ fn what_is_found_trains_and_divergence_ends_the_search() {
     assert!(history.last()["loss"] < 0.5 * history.epochs[0]["loss"], "{rate}");
 
     let wrong = [
-        (LrFind { start_lr: 0.0, ..Default::default() }, "there is no way up"),
-        (LrFind { start_lr: 1.0, end_lr: 0.1, ..Default::default() }, "there is no way up"),
-        (LrFind { num_it: 3, ..Default::default() }, "3 updates show no curve"),
+        (LrFind { start_lr: 0.0, ..Default::default() }, "are not a rising range"),
+        (LrFind { start_lr: 1.0, end_lr: 0.1, ..Default::default() }, "are not a rising range"),
+        (LrFind { num_it: 3, ..Default::default() }, "num_it is 3, too few for a curve"),
     ];
     for (options, what) in wrong {
         let e = m.lr_find(&data, options).unwrap_err().to_string();
         assert!(e.contains(what), "{e}");
     }
     let e = m.lr_find(&line().take(0).batch(8), LrFind::default()).unwrap_err().to_string();
-    assert!(e.contains("no batch to look for a learning rate with"), "{e}");
+    assert!(e.contains("no batch for the learning-rate finder"), "{e}");
 }

@@ -1,5 +1,7 @@
-//! Small recurrent, transformer and residual networks against four training steps of Keras
-//! (fixtures/keras/networks.safetensors), and their gradients against the interpreter at every instruction-set level.
+//! Small recurrent, transformer and residual networks compared with four training steps of Keras.
+//!
+//! Values are in fixtures/keras/networks.safetensors; gradients are compared with the interpreter at every
+//! instruction-set level.
 
 #![allow(clippy::print_stdout, reason = "figures for whoever runs it with --nocapture")]
 

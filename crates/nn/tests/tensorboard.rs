@@ -1,5 +1,4 @@
-//! What is written for TensorBoard: read back by a parser of our own, and by the package `tensorboard` of the Python that
-//! SYSTOLE_PYTHON names.
+//! TensorBoard event files: read back by our parser and by Python's `tensorboard` (with SYSTOLE_PYTHON).
 
 mod events;
 
@@ -269,7 +268,7 @@ fn a_run_goes_on_with_and_without_a_logger() {
     let dir = Folder::new("others");
     assert!(run(&dir, true, Some(7)).is_err());
     let e = train(vec![Box::new(Killer(None))], Some(&dir.0.join("backups"))).unwrap_err().to_string();
-    assert!(e.contains("other callbacks") && e.contains("it had 3, there are 1 now"), "{e}");
+    assert!(e.contains("other callbacks") && e.contains("the backup has 3 callbacks, this run has 1"), "{e}");
 }
 
 #[test]

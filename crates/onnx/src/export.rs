@@ -1,5 +1,5 @@
-//! A `.tflite` graph as an ONNX model: floats as floats, int8 as QuantizeLinear and DequantizeLinear around operators on
-//! floats (QDQ), which runtimes join to operators on integers.
+//! Exports a TFLite graph as an ONNX model: float operators as they are, int8 operators in QDQ form (QuantizeLinear and
+//! DequantizeLinear around float operators), which runtimes fuse to integer operators.
 
 use crate::model::{DimSize, OnnxModel, ValueInfo};
 use crate::ops::{
@@ -9,20 +9,20 @@ use crate::ops::{
 use systole_base::{Error, ErrorKind, Result, ResultExt};
 use systole_tflite::{TfliteModel as Lite, TfliteOp, TfliteOperator};
 
-/// The version of the operators that is written.
+/// Opset version that is written.
 pub const OPSET: i64 = 17;
 
-/// The version of the file format that is written.
+/// IR version (file format) that is written.
 pub const IR_VERSION: i64 = 8;
 
-/// The name of the size of a batch.
+/// Name of the batch dimension.
 pub const BATCH: &str = "N";
 
-/// A `.tflite` graph as an ONNX model of the same inputs and outputs, pictures `[N, H, W, C]`. The number of samples is open
-/// (`N`) where every operator takes sample by sample, else 1.
+/// Exports a TFLite graph as an ONNX model with the same inputs and outputs; images are `[N, H, W, C]`. The batch
+/// dimension is symbolic (`N`) if every operator processes samples independently, otherwise 1.
 ///
 /// # Errors
-/// When an operator has no counterpart here; names it.
+/// If an operator has no ONNX counterpart; names it.
 ///
 /// ```
 /// use systole_base::DType;
@@ -43,10 +43,11 @@ pub fn export(lite: &Lite) -> Result<OnnxModel> {
     export_with_loops(lite, &[])
 }
 
-/// As [`export`] of a graph on floats of which some operators together are a recurrent layer: these become one operator of ONNX.
+/// Like [`export`], for a float graph in which some operators together form a recurrent layer: these become one ONNX
+/// operator.
 ///
 /// # Errors
-/// As of [`export`].
+/// See [`export`].
 pub fn export_with_loops(lite: &Lite, loops: &[OnnxRecurrent]) -> Result<OnnxModel> {
     lite.check()?;
     let open = lite.operators.iter().all(|o| is_by_sample(lite, o)) && ends_are_by_sample(lite);
@@ -99,15 +100,15 @@ pub fn export_with_loops(lite: &Lite, loops: &[OnnxRecurrent]) -> Result<OnnxMod
 
 fn operator(e: &mut OnnxBuilder, operator: &TfliteOperator) -> Result<()> {
     let (name, export) = export_of(operator.op).ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported, format!("{} has no counterpart in ONNX here", operator.op))
-            .hint("export the model as .tflite, or leave this layer out")
+        Error::new(ErrorKind::Unsupported, format!("cannot export {} to ONNX", operator.op))
+            .hint("export the model as .tflite, or remove this layer")
     })?;
     let y = match operator.outputs[..] {
         [y] => y,
         [y, ..] if operator.op == TfliteOp::Split => y,
         _ => {
-            return Err(Error::new(ErrorKind::Unsupported, "an operator of several results")
-                .hint("export the model as .tflite, or leave this layer out"));
+            return Err(Error::new(ErrorKind::Unsupported, "cannot export an operator with several outputs")
+                .hint("export the model as .tflite, or remove this layer"));
         }
     };
     (export.write)(e, &TfliteSource { o: operator, y, name })
@@ -121,7 +122,7 @@ fn begins_with_one(lite: &Lite, t: usize) -> bool {
     lite.tensors.get(t).is_some_and(|t| t.dims().first() == Some(&1))
 }
 
-/// Whether an operator would take many samples as it takes one, each by itself.
+/// Whether an operator processes the samples of a batch independently.
 fn is_by_sample(lite: &Lite, operator: &TfliteOperator) -> bool {
     let sample = BatchCheck { lite, operator };
     let computed: Vec<usize> = sample.computed().collect();

@@ -1,5 +1,4 @@
-//! A [`Model`] as a graph of the IR: node by node, each by the rule of its operator; sizes that the file leaves open are
-//! settled before.
+//! Imports an [`OnnxModel`] into an IR graph node by node, after resolving symbolic dimension sizes.
 
 use crate::model::{DimSize, OnnxModel, ValueInfo, broken};
 use crate::ops::{NodeCall, RuleOutput, ValueTable, checked, row};
@@ -8,32 +7,32 @@ use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_ir::{Graph, GraphBuilder};
 
-/// What settles the sizes that a file leaves open.
+/// Values for symbolic and unknown dimension sizes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DimSizes {
-    /// Sizes by their names in the file.
+    /// Sizes of symbolic dimensions by name.
     pub named: BTreeMap<String, usize>,
-    /// Shapes of arrays that are given, by the names of inputs or as `arg0`, `arr_0`, …; the one array of a file may have the
-    /// empty name.
+    /// Shapes of the caller's arrays, by input name or as `arg0`, `arr_0`, …; if there is only one array, its name may
+    /// be empty.
     pub given: Vec<(String, Vec<usize>)>,
 }
 
-/// A model as a graph.
+/// An imported model.
 #[derive(Clone, Debug)]
 pub struct ImportedOnnx {
-    /// What it computes.
+    /// The graph.
     pub graph: Arc<Graph>,
-    /// The sizes that were open, by name, as they are now; 1 where nothing said another.
+    /// Resolved sizes of symbolic dimensions by name; 1 unless specified.
     pub settled: Vec<(String, usize)>,
-    /// Types of what nodes make, by name.
+    /// Types of node outputs, by name.
     pub types: BTreeMap<String, TensorType>,
 }
 
 impl OnnxModel {
-    /// The graph of the model. Sizes that the file leaves open are those of `sizes`, or else 1.
+    /// Imports the model as a graph. Symbolic dimension sizes are those in `sizes`, or 1.
     ///
     /// # Errors
-    /// When an operator is not read here, or a node contradicts itself: names the node. When open sizes are given twice.
+    /// If an operator is unsupported or a node is inconsistent (names the node), or if a symbolic size has two values.
     pub fn import(&self, sizes: &DimSizes) -> Result<ImportedOnnx> {
         let g = GraphBuilder::new("main");
         let mut settled = ResolvedSizes::of(self, sizes)?;
@@ -50,7 +49,7 @@ impl OnnxModel {
             self.graph.outputs.iter().map(|p| values.plain(&p.name).at(|| format!("output {}", p.name)));
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
         if outputs.is_empty() {
-            return Err(broken("it has no outputs"));
+            return Err(broken("the model has no outputs"));
         }
         let graph = g.finish(&outputs)?;
         Ok(ImportedOnnx { graph, settled: settled.order, types })
@@ -64,16 +63,16 @@ impl OnnxModel {
     ) -> Result<()> {
         let Some(node) = self.graph.nodes.get(i) else { return Ok(()) };
         if self.functions.iter().any(|(name, domain)| *name == node.op && *domain == node.domain) {
-            let what = format!("{} is a function of the file itself, which is not read", node.op);
+            let what = format!("{} is a model-local function, which is not supported", node.op);
             return Err(Error::new(ErrorKind::Unsupported, what)
-                .hint("have its writer put functions in line: onnx.inliner.inline_local_functions"));
+                .hint("inline functions in the writer: onnx.inliner.inline_local_functions"));
         }
         let row = row(&node.op, &node.domain)?;
         let name = if node.name.is_empty() { &node.op } else { &node.name };
         let g = values.g.clone();
         let mut call = NodeCall { node, g: g.clone(), values, opset: self.opset };
         let made = g.scope(name, || (row.import)(&mut call));
-        // An op that the graph refused explains what came after it.
+        // An op that the graph rejected explains the following errors.
         if let Some(e) = g.error() {
             let told = Error::new(ErrorKind::Data, e.what());
             return Err(e.reasons().iter().fold(told, |told, why| told.because(why.clone())));
@@ -82,7 +81,7 @@ impl OnnxModel {
         for (k, name) in node.outputs.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
             let value = match made.get(k) {
                 Some(value) => value.clone(),
-                None => return Err(broken(format!("it has no result {k} ({name})"))),
+                None => return Err(broken(format!("the node has no output {k} ({name})"))),
             };
             let (RuleOutput::Plain(t) | RuleOutput::Last(t)) = &value;
             checked(t.shape().to_vec())?;
@@ -93,17 +92,17 @@ impl OnnxModel {
     }
 }
 
-/// Open sizes: told by arrays that are given or by name, else 1.
+/// Resolved dimension sizes: from the caller's arrays or by name, otherwise 1.
 struct ResolvedSizes<'a> {
     sizes: &'a DimSizes,
-    /// By name, with who told it.
+    /// Size by name, and where it comes from.
     told: BTreeMap<String, (usize, String)>,
     order: Vec<(String, usize)>,
 }
 
 impl<'a> ResolvedSizes<'a> {
     fn of(model: &OnnxModel, sizes: &'a DimSizes) -> Result<ResolvedSizes<'a>> {
-        let asked = |(name, n): (&String, &usize)| (name.clone(), (*n, "what was asked for".to_string()));
+        let asked = |(name, n): (&String, &usize)| (name.clone(), (*n, "the requested sizes".to_string()));
         let told = sizes.named.iter().map(asked).collect();
         let mut settled = ResolvedSizes { sizes, told, order: Vec::new() };
         let ports: Vec<&ValueInfo> = model.graph.given().collect();
@@ -113,10 +112,8 @@ impl<'a> ResolvedSizes<'a> {
                 let DimSize::Named(name) = size else { continue };
                 let (n, whose) = settled.told.entry(name.clone()).or_insert((here, port.name.clone()));
                 if *n != here {
-                    let what = format!("the size {name} is {here} in {}, and {n} by {whose}", port.name);
-                    return Err(
-                        Error::new(ErrorKind::Data, what).hint("give arrays whose sizes fit together")
-                    );
+                    let what = format!("dimension {name} is {here} in {}, but {n} in {whose}", port.name);
+                    return Err(Error::new(ErrorKind::Data, what).hint("pass arrays with consistent sizes"));
                 }
             }
         }
@@ -124,9 +121,9 @@ impl<'a> ResolvedSizes<'a> {
             ports.iter().flat_map(|p| p.sizes.iter().flatten()).filter_map(DimSize::name).collect();
         match sizes.named.keys().find(|name| !names.contains(&name.as_str())) {
             Some(name) => {
-                Err(Error::new(ErrorKind::Config, format!("the model has no size of the name {name}")).hint(
+                Err(Error::new(ErrorKind::Config, format!("the model has no dimension named {name}")).hint(
                     match names.is_empty() {
-                        true => "all its sizes are numbers".to_string(),
+                        true => "all its dimensions have fixed sizes".to_string(),
                         false => format!("it has {}", names.join(", ")),
                     },
                 ))
@@ -135,7 +132,7 @@ impl<'a> ResolvedSizes<'a> {
         }
     }
 
-    /// The shape of the array that is given for an input.
+    /// Returns the shape of the array passed for an input.
     fn given(&self, port: &ValueInfo, index: usize, inputs: usize) -> Option<&'a [usize]> {
         let called = [port.name.clone(), format!("arg{index}"), format!("arr_{index}")];
         let is_it = |name: &String| called.contains(name) || inputs == 1 && name.is_empty();
@@ -144,13 +141,13 @@ impl<'a> ResolvedSizes<'a> {
 
     fn ty(&mut self, port: &ValueInfo, index: usize, inputs: usize) -> Result<TensorType> {
         let dtype = port.dtype.ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, "its element type is not said, or not known here")
+            Error::new(ErrorKind::Unsupported, "its element type is missing or unsupported")
         })?;
         let given = self.given(port, index, inputs);
         let Some(sizes) = &port.sizes else {
             let dims = given.ok_or_else(|| {
-                Error::new(ErrorKind::Config, "the file does not say how many dimensions it has")
-                    .hint("give arrays: --input FILE.npz")
+                Error::new(ErrorKind::Config, "the file does not state its number of dimensions")
+                    .hint("pass arrays: --input FILE.npz")
             })?;
             return Ok(TensorType::new(dtype, checked(dims.to_vec())?));
         };

@@ -1,80 +1,80 @@
-//! An ONNX model as data: what the bytes of a file say, in plain types.
+//! Plain data types for the contents of an ONNX file: model, graph, nodes, attributes.
 
 use std::collections::BTreeMap;
 use systole_base::{DType, Error, ErrorKind, Literal};
 
-/// A model: one graph, and which version of the operators it is written in.
+/// An ONNX model: a graph and its opset version.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OnnxModel {
-    /// The version of the file format.
+    /// IR version (file format).
     pub ir_version: i64,
-    /// The version of ONNX's own operators.
+    /// Opset version of the default domain.
     pub opset: i64,
-    /// Who wrote it.
+    /// Producer name.
     pub producer: String,
-    /// What it computes.
+    /// The graph.
     pub graph: OnnxGraph,
-    /// Names of operators that the file defines itself, with their domain.
+    /// Names and domains of model-local functions.
     pub functions: Vec<(String, String)>,
-    /// Free notes by name.
+    /// Metadata properties by name.
     pub notes: BTreeMap<String, String>,
 }
 
-/// Nodes in the order of their execution.
+/// A graph: nodes in topological order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OnnxGraph {
-    /// Its name.
+    /// Graph name.
     pub name: String,
-    /// Each after those that feed it.
+    /// Nodes, each after the nodes that feed it.
     pub nodes: Vec<OnnxNode>,
-    /// Values that are given; in old files also the constants.
+    /// Inputs; in old files they include the constants.
     pub inputs: Vec<ValueInfo>,
-    /// Values that are asked for.
+    /// Outputs.
     pub outputs: Vec<ValueInfo>,
-    /// Values that are there.
+    /// Constants (initializers) by name.
     pub constants: BTreeMap<String, Literal>,
 }
 
-/// An operator in its place.
+/// A node: an operator with its inputs and outputs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OnnxNode {
-    /// What it computes: `Conv`.
+    /// Operator type: `Conv`.
     pub op: String,
-    /// Whose operator that is; empty for ONNX's own.
+    /// Operator domain; empty for the default domain.
     pub domain: String,
-    /// Its own name, often empty.
+    /// Node name, often empty.
     pub name: String,
-    /// Names of values; empty where an optional one is left out.
+    /// Input names; empty for an omitted optional input.
     pub inputs: Vec<String>,
-    /// Names of values; empty where one is not asked for.
+    /// Output names; empty for an unused output.
     pub outputs: Vec<String>,
-    /// Options by name.
+    /// Attributes by name.
     pub attributes: BTreeMap<String, OnnxAttribute>,
 }
 
-/// An option of a node.
+/// A node attribute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OnnxAttribute {
-    /// A number.
+    /// An integer.
     Int(i64),
-    /// A number.
+    /// A float.
     Float(f32),
-    /// A word.
+    /// A string.
     Text(String),
-    /// An array.
+    /// A tensor.
     Tensor(Literal),
-    /// Numbers.
+    /// A list of integers.
     Ints(Vec<i64>),
-    /// Numbers.
+    /// A list of floats.
     Floats(Vec<f32>),
-    /// Words.
+    /// A list of strings.
     Texts(Vec<String>),
-    /// What is not read: graphs, sparse arrays, types.
+    /// An unsupported attribute: graph, sparse tensor or type.
     Other,
 }
 
 impl OnnxAttribute {
-    /// What it is called in errors.
+    /// Returns the attribute's kind for error messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             OnnxAttribute::Int(_) => "an integer",
@@ -84,35 +84,35 @@ impl OnnxAttribute {
             OnnxAttribute::Ints(_) => "a list of integers",
             OnnxAttribute::Floats(_) => "a list of floats",
             OnnxAttribute::Texts(_) => "a list of strings",
-            OnnxAttribute::Other => "of a kind that is not read",
+            OnnxAttribute::Other => "of an unsupported kind",
         }
     }
 }
 
-/// An input or an output of the graph.
+/// A graph input or output.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ValueInfo {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its element type, where it is said and known here.
+    /// Element type, if stated and supported.
     pub dtype: Option<DType>,
-    /// Its sizes; `None`: not even their number is said.
+    /// Dimension sizes; `None` if the rank is unknown.
     pub sizes: Option<Vec<DimSize>>,
 }
 
-/// A size of a dimension.
+/// Size of a dimension.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DimSize {
-    /// A number.
+    /// A fixed size.
     Known(usize),
-    /// The same wherever this name stands.
+    /// A symbolic size; equal wherever the name occurs.
     Named(String),
-    /// Any.
+    /// An unknown size.
     Open,
 }
 
 impl DimSize {
-    /// Its name, where it has one.
+    /// Returns the symbolic name, if any.
     pub fn name(&self) -> Option<&str> {
         if let DimSize::Named(name) = self { Some(name) } else { None }
     }
@@ -142,17 +142,17 @@ impl std::fmt::Display for ValueInfo {
 }
 
 impl OnnxGraph {
-    /// The inputs that a caller gives: those that are no constants.
+    /// Returns the inputs that a caller passes: those that are not constants.
     pub fn given(&self) -> impl Iterator<Item = &ValueInfo> {
         self.inputs.iter().filter(|p| !self.constants.contains_key(&p.name))
     }
 
-    /// Bytes of the constants.
+    /// Returns the size of the constants in bytes.
     pub fn constant_bytes(&self) -> usize {
         self.constants.values().map(|c| c.ty().bytes()).sum()
     }
 
-    /// Where a node stands, for people: `node 3, Conv /features/0/Conv`.
+    /// Returns a node's position for messages: `node 3, Conv /features/0/Conv`.
     pub fn place(&self, node: usize) -> String {
         let Some(n) = self.nodes.get(node) else { return format!("node {node}") };
         let name = [&n.name, n.outputs.first().unwrap_or(&n.name)].into_iter().find(|s| !s.is_empty());
@@ -161,7 +161,7 @@ impl OnnxGraph {
 }
 
 impl OnnxNode {
-    /// A node without options.
+    /// Creates a node without attributes.
     pub fn new<I: Into<String>>(
         op: &str,
         inputs: impl IntoIterator<Item = I>,
@@ -175,24 +175,24 @@ impl OnnxNode {
         }
     }
 
-    /// With an option.
+    /// Adds an attribute.
     pub fn with(mut self, name: &str, value: OnnxAttribute) -> OnnxNode {
         self.attributes.insert(name.into(), value);
         self
     }
 
-    /// With an option that is a list of numbers.
+    /// Adds an attribute that is a list of integers.
     pub fn ints(self, name: &str, values: impl IntoIterator<Item = i64>) -> OnnxNode {
         self.with(name, OnnxAttribute::Ints(values.into_iter().collect()))
     }
 }
 
-/// A file or graph that is none.
+/// Returns an error about an invalid file or graph.
 pub(crate) fn broken(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "this is no sound ONNX model").because(why)
+    Error::new(ErrorKind::Data, "invalid ONNX model").because(why)
 }
 
-/// ONNX's numbers of element types.
+/// Codes of element types in ONNX.
 const DTYPES: [(i64, DType); 13] = [
     (1, DType::F32),
     (2, DType::U8),
@@ -209,12 +209,12 @@ const DTYPES: [(i64, DType); 13] = [
     (16, DType::BF16),
 ];
 
-/// The element type of ONNX's number.
+/// Returns the element type of an ONNX code.
 pub(crate) fn dtype_of(code: i64) -> Option<DType> {
     DTYPES.iter().find(|(c, _)| *c == code).map(|(_, d)| *d)
 }
 
-/// ONNX's number of an element type.
+/// Returns the ONNX code of an element type.
 pub(crate) fn code_of(dtype: DType) -> i64 {
     DTYPES.iter().find(|(_, d)| *d == dtype).map_or(0, |(c, _)| *c)
 }

@@ -1,4 +1,4 @@
-//! The bytes of an ONNX file as a [`Model`].
+//! Parses an ONNX file to an [`OnnxModel`], including external data.
 
 use crate::model::{DimSize, OnnxAttribute, OnnxGraph, OnnxModel, OnnxNode, ValueInfo, broken, dtype_of};
 use crate::protobuf::{add_fixed, add_ints, content, each, number, text};
@@ -6,43 +6,43 @@ use std::collections::{BTreeMap, btree_map::Entry};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
 use systole_runtime::protobuf::ProtoValue;
 
-/// Files beside a model in which its constants lie, by the names that it has for them.
+/// Reads an external data file by the name that the model uses for it.
 pub type ExternalData<'a> = &'a dyn Fn(&str) -> Result<Vec<u8>>;
 
-/// Bytes of constants that may be read from files beside the model.
+/// Maximum total bytes of external data.
 const MOST_BESIDE: usize = 1 << 36;
 
 impl OnnxModel {
-    /// Whether bytes, of which these are the first, are an ONNX file: its format has no mark, but its first two fields are
+    /// Whether a file that starts with these bytes is ONNX: there is no magic number, but the first two fields are
     /// always the same.
     pub fn is_onnx(start: &[u8]) -> bool {
         let [0x08, 3..=0x20, next, ..] = start else { return false };
         matches!(next, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42)
     }
 
-    /// The model of a file that is complete in itself; `name` is the file's, for errors.
+    /// Parses a model without external data; `name` is the file name for error messages.
     ///
     /// # Errors
-    /// As [`Model::from_parts`]; when a constant lies in another file.
+    /// See [`OnnxModel::from_parts`]; also if a constant is in an external file.
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<OnnxModel> {
         OnnxModel::from_parts(name, bytes, &|file| {
-            Err(Error::new(ErrorKind::Unsupported, format!("constants lie in another file, {file}"))
-                .hint("name the model by its path, with that file beside it"))
+            Err(Error::new(ErrorKind::Unsupported, format!("constants are in an external file, {file}"))
+                .hint("pass the model's path, with that file in the same directory"))
         })
     }
 
-    /// The model of a file and of those beside it; `name` is the file's, for errors.
+    /// Parses a model with external data; `name` is the file name for error messages.
     ///
     /// # Errors
-    /// When the bytes are no such file, cut short or at odds with themselves, or a file beside it cannot be read. No bytes
-    /// make this panic, and what is read takes at most 128 times the files' size.
+    /// If the bytes are not ONNX, truncated or inconsistent, or external data cannot be read. No input causes a panic,
+    /// and reading takes at most 128 times the files' size.
     pub fn from_parts(name: &str, bytes: &[u8], beside: ExternalData) -> Result<OnnxModel> {
         let mut reader = OnnxReader { beside, files: BTreeMap::new(), left: MOST_BESIDE };
         reader.model(bytes).map_err(|e| e.at(name))
     }
 }
 
-/// What reads one model.
+/// Parses one model.
 struct OnnxReader<'a> {
     beside: ExternalData<'a>,
     files: BTreeMap<String, Vec<u8>>,
@@ -70,9 +70,9 @@ impl OnnxReader<'_> {
             }
             Ok(())
         })?;
-        let graph = graph.ok_or_else(|| broken("it has no graph").hint("name an .onnx file"))?;
+        let graph = graph.ok_or_else(|| broken("the model has no graph").hint("pass an .onnx file"))?;
         if model.opset < 1 {
-            return Err(broken("it does not say which version of the operators it is written in"));
+            return Err(broken("the opset version is missing"));
         }
         model.graph = self.graph(graph)?;
         Ok(model)
@@ -89,13 +89,13 @@ impl OnnxReader<'_> {
                     match g.constants.entry(name) {
                         Entry::Vacant(slot) => drop(slot.insert(value)),
                         Entry::Occupied(slot) => {
-                            return Err(broken(format!("there are two constants {}", slot.key())));
+                            return Err(broken(format!("duplicate constant {}", slot.key())));
                         }
                     }
                 }
                 11 => g.inputs.push(port(value)?),
                 12 => g.outputs.push(port(value)?),
-                15 => return Err(Error::new(ErrorKind::Unsupported, "the model has sparse constants")),
+                15 => return Err(Error::new(ErrorKind::Unsupported, "sparse constants are not supported")),
                 _ => {}
             }
             Ok(())
@@ -121,7 +121,7 @@ impl OnnxReader<'_> {
             Ok(())
         })?;
         match n.op.is_empty() {
-            true => Err(broken("a node does not say what it computes")),
+            true => Err(broken("a node has no operator type")),
             false => Ok(n),
         }
     }
@@ -146,7 +146,7 @@ impl OnnxReader<'_> {
             Ok(())
         })?;
         if !floats.len().is_multiple_of(4) {
-            return Err(broken(format!("the floats of the option `{name}` are cut short")));
+            return Err(broken(format!("attribute `{name}`: the list of floats is truncated")));
         }
         let of_kind = match kind {
             6 => Some(OnnxAttribute::Floats(f32s(&floats))),
@@ -154,7 +154,7 @@ impl OnnxReader<'_> {
             8 => Some(OnnxAttribute::Texts(texts.clone())),
             _ => None,
         };
-        // Files of the first years do not say the kind, and fields that are zero may be left out.
+        // Early files omit the attribute's type, and zero fields may be omitted.
         let value = of_kind.or(single).unwrap_or_else(|| match kind {
             1 => OnnxAttribute::Float(0.0),
             2 => OnnxAttribute::Int(0),
@@ -192,45 +192,44 @@ impl OnnxReader<'_> {
 
     fn literal(&mut self, t: TensorProto) -> Result<Literal> {
         let dtype = dtype_of(t.code).ok_or_else(|| {
-            let what = format!("an array has elements of ONNX's type {}", t.code);
-            Error::new(ErrorKind::Unsupported, what).hint(
-                "floats of 16 bits and more, whole numbers of 8 bits and more, and truth values are read",
-            )
+            let what = format!("unsupported ONNX element type {}", t.code);
+            Error::new(ErrorKind::Unsupported, what)
+                .hint("supported are floats of 16 or more bits, integers of 8 or more bits, and bools")
         })?;
-        let size = |&d: &i64| usize::try_from(d).map_err(|_| broken(format!("a size is {d}")));
+        let size = |&d: &i64| usize::try_from(d).map_err(|_| broken(format!("invalid dimension size {d}")));
         let dims = t.dims.iter().map(size).collect::<Result<Vec<_>>>()?;
         let ty = TensorType::new(dtype, Shape::from(dims));
         let size = ty.shape.checked_elements().and_then(|n| n.checked_mul(dtype.size()));
-        let size = size.ok_or_else(|| broken("the size of an array overflows"))?;
+        let size = size.ok_or_else(|| broken("the array size overflows"))?;
         let bytes = match () {
             () if t.is_beside => self.beside(&t.place, size)?,
             () if !t.ints.is_empty() => t.ints.iter().flat_map(|&v| of_int(v, dtype)).collect(),
             () => t.bytes,
         };
         if bytes.len() != size {
-            return Err(broken(format!("{ty} has {} bytes where {size} are needed", bytes.len())));
+            return Err(broken(format!("{ty} has {} bytes, expected {size}", bytes.len())));
         }
         if dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
-            return Err(broken("a truth value is neither 0 nor 1"));
+            return Err(broken("a bool is neither 0 nor 1"));
         }
         Literal::from_bytes(ty, &bytes)
     }
 
-    /// Bytes of a constant in a file beside the model.
+    /// Reads a constant from an external data file.
     fn beside(&mut self, place: &BTreeMap<String, String>, size: usize) -> Result<Vec<u8>> {
         let file = place.get("location").cloned().unwrap_or_default();
         let own = std::path::Path::new(&file);
         let is_plain = own.components().all(|c| matches!(c, std::path::Component::Normal(_)));
         if file.is_empty() || !is_plain {
             return Err(broken(format!(
-                "its bytes are said to lie in `{file}`, which is no file beside the model"
+                "invalid external data location `{file}`: expected a relative path inside the model's directory"
             )));
         }
         let word = |key: &str| place.get(key).map(|w| w.parse::<usize>()).transpose();
-        let wrong = |_| broken("the place of its bytes is no number");
+        let wrong = |_| broken("offset or length of external data must be a number");
         let from = word("offset").map_err(wrong)?.unwrap_or(0);
         let length = word("length").map_err(wrong)?.unwrap_or(size);
-        self.left = self.left.checked_sub(length).ok_or_else(|| broken("its constants are too large"))?;
+        self.left = self.left.checked_sub(length).ok_or_else(|| broken("the constants are too large"))?;
         if !self.files.contains_key(&file) {
             let bytes = (self.beside)(&file)?;
             self.left = self.left.min(bytes.len().saturating_mul(4).saturating_add(1 << 16));
@@ -239,11 +238,13 @@ impl OnnxReader<'_> {
         let bytes = self.files.get(&file).map_or(&[][..], Vec::as_slice);
         let end = from.checked_add(length);
         let found = end.and_then(|end| bytes.get(from..end)).map(<[u8]>::to_vec);
-        found.ok_or_else(|| broken(format!("{file} ends before byte {}", from.saturating_add(length))))
+        found.ok_or_else(|| {
+            broken(format!("external data file {file} ends before byte {}", from.saturating_add(length)))
+        })
     }
 }
 
-/// An array as the file has it.
+/// A TensorProto as read from the file.
 #[derive(Default)]
 struct TensorProto {
     name: String,
@@ -255,7 +256,7 @@ struct TensorProto {
     place: BTreeMap<String, String>,
 }
 
-/// Whole numbers, and the bits of narrow floats, as the bytes of an element.
+/// Encodes an integer, or the bits of a narrow float, as an element's bytes.
 fn of_int(v: i64, dtype: DType) -> impl Iterator<Item = u8> {
     v.to_le_bytes().into_iter().take(dtype.size())
 }
@@ -264,7 +265,7 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
-/// A name, and what another field holds.
+/// Reads a name and the value of another field.
 fn named<T: Default>(
     value: ProtoValue,
     other: u64,
@@ -290,7 +291,7 @@ fn port(value: ProtoValue) -> Result<ValueInfo> {
             2 => each(content(value)?, |kind, value| match kind {
                 1 => tensor_type(value, &mut p),
                 _ => {
-                    let what = format!("{} is no array", text_of_kind(kind));
+                    let what = format!("{} is not a tensor", text_of_kind(kind));
                     Err(Error::new(ErrorKind::Unsupported, what).at(format!("input or output {}", p.name)))
                 }
             })?,
@@ -301,14 +302,14 @@ fn port(value: ProtoValue) -> Result<ValueInfo> {
     Ok(p)
 }
 
-/// What a type is called that is no array.
+/// Returns the kind of a non-tensor type for error messages.
 fn text_of_kind(kind: u64) -> &'static str {
     match kind {
         4 => "a sequence",
         5 => "a map",
-        8 => "a sparse array",
+        8 => "a sparse tensor",
         9 => "an optional value",
-        _ => "a value of a type that is not known here",
+        _ => "a value of unknown type",
     }
 }
 
@@ -336,7 +337,7 @@ fn size(value: ProtoValue) -> Result<DimSize> {
     let mut size = DimSize::Open;
     each(content(value)?, |field, value| {
         match field {
-            // Some writers have −1 for a size that is open.
+            // Some writers use −1 for an unknown size.
             1 => size = usize::try_from(number(value)?).map_or(DimSize::Open, DimSize::Known),
             2 => size = DimSize::Named(text(value)?),
             _ => {}

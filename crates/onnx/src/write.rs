@@ -1,11 +1,11 @@
-//! A [`Model`] as the bytes of an ONNX file.
+//! Serializes an [`OnnxModel`] to the bytes of an ONNX file.
 
 use crate::model::{DimSize, OnnxAttribute, OnnxGraph, OnnxModel, OnnxNode, ValueInfo, code_of};
 use crate::protobuf::ProtoWriter;
 use systole_base::Literal;
 
 impl OnnxModel {
-    /// The bytes of the file, all constants in it.
+    /// Returns the bytes of the file, with all constants inline.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut m = ProtoWriter::default();
         m.int(1, self.ir_version);
@@ -39,7 +39,7 @@ fn graph(g: &OnnxGraph) -> ProtoWriter {
 
 fn node(n: &OnnxNode) -> ProtoWriter {
     let mut m = ProtoWriter::default();
-    // Names of values are written where they are empty too: they keep their place.
+    // Empty names are written too: they keep later ones in place.
     n.inputs.iter().for_each(|i| m.bytes(1, i.as_bytes()));
     n.outputs.iter().for_each(|o| m.bytes(2, o.as_bytes()));
     m.text(3, &n.name);

@@ -1,5 +1,5 @@
-//! Models that PyTorch's exporter wrote compute here what PyTorch does, on the interpreter and on the CPU engine, for any size of
-//! the batch; broken files are errors.
+//! Tests with models from PyTorch's ONNX exporter, on the interpreter and the CPU engine, with any batch size; broken
+//! files are errors.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/onnx")
 }
 
-/// Names of the fixtures.
+/// Returns the fixtures' names.
 fn names() -> Vec<String> {
     let entries = std::fs::read_dir(folder()).unwrap().map(|e| e.unwrap().path());
     let models = entries.filter(|p| p.extension().is_some_and(|e| e == "onnx"));
@@ -45,7 +45,7 @@ fn literal(x: &RawNpyArray) -> Literal {
     Literal::from_bytes(TensorType::new(dtype, &x.dims[..]), &x.bytes).unwrap()
 }
 
-/// What a model is given, and what PyTorch says of it.
+/// Returns a model's inputs and PyTorch's outputs.
 fn arrays(name: &str) -> [Vec<Literal>; 2] {
     let file = std::fs::read(folder().join(format!("{name}.npz"))).unwrap();
     let arrays = raw_npz_from_bytes(name, &file).unwrap();
@@ -68,7 +68,7 @@ fn sizes_of(inputs: &[Literal]) -> DimSizes {
     DimSizes { given, ..DimSizes::default() }
 }
 
-/// What is wrong with the results, if anything.
+/// Returns the difference between the results, if any.
 fn differs(made: &[Literal], expected: &[Literal]) -> Option<String> {
     if made.len() != expected.len() {
         return Some(format!("{} results", made.len()));
@@ -86,7 +86,7 @@ fn differs(made: &[Literal], expected: &[Literal]) -> Option<String> {
     None
 }
 
-/// The first sample alone.
+/// Returns the first sample.
 fn first(x: &Literal) -> Literal {
     let dims: Vec<usize> = std::iter::once(1).chain(x.shape()[1..].iter().copied()).collect();
     let ty = x.ty().with_shape(dims);
@@ -127,7 +127,7 @@ fn models_of_pytorch_compute_what_it_does() {
     assert!(open >= 10, "{open} models have an open batch");
 }
 
-/// y = w · x + b of any number of samples.
+/// y = w · x + b for any batch size.
 fn dense() -> OnnxModel {
     let port = |name: &str, n| ValueInfo {
         name: name.into(),
@@ -158,9 +158,9 @@ fn open_sizes_are_those_of_the_arrays_or_as_asked_for_or_one() {
     };
     assert_eq!(m.import(&given(4, 4)).unwrap().settled, [("batch".to_string(), 4)]);
     let e = told(&m, &given(4, 3));
-    assert!(e.contains("batch is 3 in z, and 4 by x"), "{e}");
+    assert!(e.contains("batch is 3 in z, but 4 in x"), "{e}");
     let e = told(&m, &named("bach", 3));
-    assert!(e.contains("no size of the name bach") && e.contains("it has batch"), "{e}");
+    assert!(e.contains("no dimension named bach") && e.contains("it has batch"), "{e}");
 }
 
 #[test]
@@ -176,9 +176,9 @@ fn what_is_not_read_is_told_by_its_node() {
     );
     m.graph.nodes[1] = OnnxNode::new("Add", ["p", "q"], "y");
     let e = told(&m, &DimSizes::default());
-    assert!(e.contains("the value q is read before anything makes it") && e.contains("node 1, Add"), "{e}");
+    assert!(e.contains("value q is used before its definition") && e.contains("node 1, Add"), "{e}");
     m.graph.nodes[1] = OnnxNode::new("Reshape", ["p", "z"], "y");
-    assert!(told(&m, &DimSizes::default()).contains("depends on the data"));
+    assert!(told(&m, &DimSizes::default()).contains("depends on the input data"));
     m.graph.constants.insert("w".into(), Literal::from_slice([4, 3], &[1f32; 12]).unwrap());
     let e = told(&m, &DimSizes::default());
     assert!(e.contains("node 0, MatMul p") && !e.contains(".rs"), "{e}");
@@ -190,19 +190,19 @@ fn options_of_another_kind_are_told_by_node_and_name() {
     let mut m = dense();
     m.graph.nodes[1] = OnnxNode::new("Softmax", ["p"], "y").with("axis", OnnxAttribute::Float(1.0));
     let e = told(&m, &DimSizes::default());
-    assert!(e.contains("node 1, Softmax") && e.contains("option `axis` is a float"), "{e}");
+    assert!(e.contains("node 1, Softmax") && e.contains("attribute `axis` is a float"), "{e}");
     m.graph.nodes[1] = OnnxNode::new("TopK", ["p", "k"], "y");
     m.graph.constants.insert("k".into(), Literal::from_slice([2], &[1i64, 2]).unwrap());
     assert!(told(&m, &DimSizes::default()).contains("operand 1 has 2 numbers"));
-    // A list of integers whose last one does not end.
+    // A list of integers with an unterminated last one.
     let mut file = m.to_bytes();
     let at = file.windows(4).position(|w| w == [0x0a, 1, 2, 0x10]).unwrap();
     file[at + 2] = 0x82;
     let e = OnnxModel::from_bytes("cut", &file).unwrap_err().to_string();
-    assert!(e.contains("a list of integers is cut short"), "{e}");
+    assert!(e.contains("a list of integers is truncated"), "{e}");
 }
 
-/// Values of ONNX Runtime 1.32 for LpNormalization.
+/// Values from ONNX Runtime 1.32 for LpNormalization.
 #[test]
 fn unit_lengths_are_those_of_onnx_and_come_from_tflite() {
     let x = Literal::from_slice([3, 2], &[3f32, 4.0, 0.0, 0.0, 1.0, -1.0]).unwrap();
@@ -253,15 +253,15 @@ fn unit_lengths_are_those_of_onnx_and_come_from_tflite() {
 #[test]
 fn constants_beside_the_model_stay_beside_it() {
     let e = OnnxModel::from_bytes("beside.onnx", &bytes("beside")).unwrap_err().to_string();
-    assert!(e.contains("lie in another file, beside.onnx.data") && e.contains("beside.onnx"), "{e}");
+    assert!(e.contains("in an external file, beside.onnx.data") && e.contains("beside.onnx"), "{e}");
     let away = String::from_utf8_lossy(&bytes("beside")).into_owned();
     assert!(away.contains("beside.onnx.data"));
-    // A path of the same length that leads out of the folder.
+    // A path of the same length that leaves the directory.
     let mut out = bytes("beside");
     let at = out.windows(16).position(|w| w == b"beside.onnx.data").unwrap();
     out[at..at + 16].copy_from_slice(b"../../../ab/data");
     let e = OnnxModel::from_parts("out", &out, &|_| panic!("it is read")).unwrap_err().to_string();
-    assert!(e.contains("no file beside the model"), "{e}");
+    assert!(e.contains("invalid external data location"), "{e}");
     let short = |_: &str| -> Result<Vec<u8>> { Ok(vec![0; 7]) };
     assert!(
         OnnxModel::from_parts("short", &bytes("beside"), &short)

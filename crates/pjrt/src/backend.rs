@@ -1,4 +1,4 @@
-//! A plugin's devices as a backend: models train through it as on the CPU, on one device or on all.
+//! Backend over the devices of a PJRT plugin: runs and trains on one device or on all devices of a mesh.
 
 use crate::client::{Client, LoadedExecutable, PjrtBuffer, RunInput};
 use crate::compile_options::of_gpus;
@@ -18,22 +18,23 @@ use systole_runtime::{
     ExecutableReport, HostGroup, ShardedArray, sharded_array::split,
 };
 
-/// A client's devices. Programs run on the first that is this process's, and those that are split on the first of their
-/// mesh's number, each process doing its part.
+/// Devices of a client as a backend. Programs run on this process's first device; sharded programs run on the first
+/// devices of the mesh, with each process running its part.
 pub struct PjrtBackend {
     name: String,
     client: Client,
     loops: bool,
-    /// Programs that give every host the whole of an array, by how it is split.
+    /// Programs that gather an array to every host, by its type and sharding.
     gathering: Mutex<HashMap<(TensorType, Sharding), Arc<MeshProgram>>>,
-    /// The same plugin with more devices, by their number.
+    /// Backends of the same plugin with more devices, by their number.
     larger: Mutex<HashMap<usize, Arc<PjrtBackend>>>,
 }
 
 impl PjrtBackend {
-    /// A backend of a client, by the name that users choose it by.
+    /// Creates a backend for a client, with the name that users select it by.
     pub fn new(name: impl Into<String>, client: Client) -> PjrtBackend {
-        // XLA for GPUs is as fast with long programs, whose steps need half the traffic of those that stack weights.
+        // XLA for GPUs is as fast with unrolled programs, which need half the memory traffic of those that stack
+        // weights.
         let loops = !client.platform().is_ok_and(|(platform, _)| of_gpus(&platform));
         PjrtBackend {
             name: name.into(),
@@ -102,7 +103,7 @@ fn named(label: &str) -> &str {
     if label.is_empty() { "a program" } else { label }
 }
 
-/// `T[…] → T[n, …]`
+/// Adds a leading dimension: `T[…] → T[n, …]`.
 fn one_more_dimension(ty: &TensorType, n: usize) -> TensorType {
     ty.with_shape(std::iter::once(n).chain(ty.shape.iter().copied()).collect::<Shape>())
 }
@@ -137,7 +138,7 @@ impl Backend for PjrtBackend {
         }
         let client = match self.client.with_devices(count)? {
             Ok(client) => client,
-            Err(e) => return Some(Err(e.at(format!("asking {} for {count} devices", self.name)))),
+            Err(e) => return Some(Err(e.at(format!("opening {} with {count} devices", self.name)))),
         };
         let backend = Arc::new(PjrtBackend::new(self.name.clone(), client));
         known.insert(count, backend.clone());
@@ -198,27 +199,28 @@ fn report(graph: &Graph, began: Instant, loaded: &LoadedExecutable) -> Executabl
     ExecutableReport { compile_ms, flops: cost::cost(graph).flops, peak_bytes, ..ExecutableReport::default() }
 }
 
-/// Where an argument is for a run.
+/// A run's argument on the device.
 enum DeviceArg {
     Itself,
-    /// For this run alone.
+    /// Used only in this run.
     Copy(PjrtBuffer),
     Kept(Arc<PjrtBuffer>),
 }
 
-/// Copies of arrays of the host that more than one run was given, as weights of a model that was loaded are, by where
-/// the array lies there. They go when it goes.
+/// Device copies of host arrays that are passed to more than one run, such as loaded weights, by host address. A copy
+/// is dropped with its host array.
 #[derive(Default)]
 struct HostCopies(HashMap<usize, HostCopy>);
 
-/// An array of the host that a run was given, and its copy from the second run on.
+/// A host array passed to a run, and its device copy from the second run on.
 struct HostCopy {
     of: Weak<dyn DeviceData>,
     copy: Option<Arc<PjrtBuffer>>,
 }
 
 impl HostCopies {
-    /// The second run that is given an array has it copied to stay. Dead entries must be gone: others may lie there now.
+    /// Returns an argument on the device; the second run with an array keeps the copy. Dead entries must be removed
+    /// first, since their address may be reused.
     fn of(&mut self, buffer: &Buffer, copy: impl Fn() -> Result<PjrtBuffer>) -> Result<DeviceArg> {
         let of = buffer.storage();
         match self.0.entry(of.as_ptr().cast::<()>().addr()) {
@@ -237,7 +239,7 @@ impl HostCopies {
     }
 }
 
-/// A compiled program, and what measures its runs, where a profile is asked for.
+/// A compiled program, and the profiler of its runs if profiling is enabled.
 struct ProfiledExecutable {
     loaded: LoadedExecutable,
     watch: Option<ProgramProfiler>,
@@ -272,7 +274,7 @@ struct SingleDeviceProgram {
 }
 
 impl SingleDeviceProgram {
-    /// The array at this client: the argument itself, or a copy of it.
+    /// Returns the array on this client: the argument itself, or a copy.
     fn at_device(&self, arg: &ExecutableArg<'_>, copies: &mut HostCopies) -> Result<DeviceArg> {
         let buffer = arg.buffer();
         if buffer.data::<PjrtBuffer>().is_some_and(|array| array.belongs_to(&self.client)) {
@@ -299,12 +301,12 @@ impl Executable for SingleDeviceProgram {
         let places = args.iter().map(|a| self.at_device(a, &mut kept)).collect::<Result<Vec<_>>>()?;
         drop(kept);
         let inputs = args.iter().zip(&places).map(|(arg, place)| match place {
-            // A copy is ours to give away.
+            // A copy may be donated.
             DeviceArg::Copy(copy) => RunInput::Donated(copy),
             DeviceArg::Kept(copy) => RunInput::Kept(copy),
             DeviceArg::Itself => {
                 let Some(array) = arg.buffer().data::<PjrtBuffer>() else {
-                    systole_ir::bug!("an argument without a copy is at the device")
+                    systole_ir::bug!("an argument without a copy is on the device")
                 };
                 let ours = matches!(arg, ExecutableArg::Donate(buffer) if buffer.is_unique());
                 if ours { RunInput::Donated(array) } else { RunInput::Kept(array) }
@@ -327,7 +329,7 @@ struct MeshProgram {
     client: Client,
     program: ProfiledExecutable,
     mesh: Arc<Mesh>,
-    /// Places in the mesh of this process's devices.
+    /// Positions in the mesh of this process's devices.
     own: Range<usize>,
     params: Vec<TensorType>,
     param_shardings: Vec<Sharding>,
@@ -374,7 +376,7 @@ impl MeshProgram {
         })
     }
 
-    /// Each device's part where they lie at this client as the program wants them.
+    /// Returns each device's shard if the array is on this client with the required sharding.
     fn in_place<'a>(&self, buffer: &'a Buffer, sharding: &Sharding) -> Option<Vec<&'a PjrtBuffer>> {
         let pieces = buffer.data::<ShardedArray>()?;
         if *pieces.mesh != *self.mesh || pieces.sharding != *sharding {
@@ -384,7 +386,7 @@ impl MeshProgram {
         pieces.parts.iter().map(here).collect()
     }
 
-    /// The array split and copied to this process's devices.
+    /// Splits the array and copies the shards to this process's devices.
     fn copies(&self, buffer: &Buffer, sharding: &Sharding) -> Result<Vec<PjrtBuffer>> {
         let parts = split(&buffer.to_literal()?, &self.mesh, sharding, self.own.clone())?;
         self.own.clone().zip(&parts).map(|(device, part)| self.client.put(part, device)).collect()
@@ -408,11 +410,11 @@ impl Executable for MeshProgram {
         let mut inputs: Vec<Vec<RunInput<'_>>> = self.own.clone().map(|_| Vec::new()).collect();
         for ((arg, sharding), copies) in args.iter().zip(&self.param_shardings).zip(&copies) {
             let (arrays, ours) = match copies {
-                // Copies are ours to give away.
+                // Copies may be donated.
                 Some(copies) => (copies.iter().collect(), true),
                 None => match self.in_place(arg.buffer(), sharding) {
                     Some(arrays) => (arrays, donated(arg)),
-                    None => bug!("an argument has neither copies nor its place on the devices"),
+                    None => bug!("an argument has neither copies nor shards on the devices"),
                 },
             };
             for (list, array) in inputs.iter_mut().zip(arrays) {
@@ -436,7 +438,7 @@ impl Executable for MeshProgram {
     }
 }
 
-/// Whether nobody else has the array or a part of it.
+/// Whether nobody else refers to the array or a shard of it.
 fn donated(arg: &ExecutableArg<'_>) -> bool {
     let ExecutableArg::Donate(buffer) = arg else { return false };
     let parts = buffer.data::<ShardedArray>().map_or(&[][..], |pieces| &pieces.parts);

@@ -1,7 +1,7 @@
-//! A plugin's client: its devices, arrays on them, and programs that run there.
+//! PJRT client: devices, buffers on them, and loaded executables.
 //!
-//! Everything a call hands out is owned by one value here and given back when that is dropped. Calls return before
-//! the work is done; what fails later is an error of the next run, or of reading a result.
+//! Every object that a call returns is owned by one value here and destroyed when that is dropped. Calls return before
+//! the work is done; later errors are reported by the next run or when a result is read.
 
 use crate::cache::{CompileCache, build};
 use crate::compile_options::{XlaCompileOptions, deterministic_flags, of_gpus};
@@ -18,25 +18,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Graph, Literal, Result, TensorType, knobs};
 use systole_runtime::{DeviceData, ReadyEvent, STEPS_IN_FLIGHT};
 
-/// Options for the number of devices, of plugins that make as many as they are asked for; by the plugin's platform.
+/// Options for the number of devices of plugins that create them on request, by platform.
 const DEVICE_COUNTS: [(&str, &str); 1] = [("cpu", "cpu_device_count")];
 
-/// A connection to a plugin's devices. Copies share it.
+/// A connection to a plugin's devices; clones share it.
 #[derive(Clone)]
 pub struct Client {
     connection: Arc<Connection>,
     cache: Option<Arc<CompileCache>>,
 }
 
-/// The handle, and what it was opened through.
+/// The client handle and how it was opened.
 struct Connection {
     plugin: Plugin,
     object: OpaquePtr,
-    /// What it was opened with.
+    /// Creation options.
     options: Vec<(String, PluginValue)>,
-    /// Those of each process after those of the one before.
+    /// Devices, grouped by process.
     devices: Vec<PjrtDevice>,
-    /// Which of them are this process's.
+    /// Range of this process's devices.
     local: Range<usize>,
     process: i32,
 }
@@ -52,22 +52,22 @@ impl Drop for Connection {
     }
 }
 
-/// A device of the client: this process's, or one of another process of the same slice.
+/// A device of the client; it may belong to another process of the slice.
 #[derive(Clone, Debug)]
 pub struct PjrtDevice {
     object: OpaquePtr,
-    /// The plugin's number of it.
+    /// Device id in the plugin.
     pub id: i64,
-    /// The process that drives it, from 0: one for each host.
+    /// Process that drives it, from 0: one per host.
     pub process: i32,
-    /// Its kind: `TPU v5 lite`.
+    /// Device kind: `TPU v5 lite`.
     pub kind: String,
-    /// Bytes that arrays may take, where the plugin says so.
+    /// Bytes available to arrays, if the plugin states them.
     pub memory_limit: Option<u64>,
 }
 
 impl Client {
-    /// Opens a plugin's devices, with options of the plugin's own.
+    /// Opens a plugin's devices with plugin-specific options.
     pub fn open(plugin: &Plugin, options: &[(&str, PluginValue)]) -> Result<Client> {
         let mut named = NamedValues::default();
         options.iter().for_each(|(name, value)| named.push(name, value.clone()));
@@ -87,8 +87,8 @@ impl Client {
         Ok(Client { connection: Arc::new(connection), cache: None })
     }
 
-    /// Another client of the same plugin, with the same options and so many devices; `None` where the plugin has no option
-    /// for their number, or the number was given.
+    /// Opens another client of the plugin with the same options and this number of devices; `None` if the plugin has no
+    /// such option, or it was already set.
     pub fn with_devices(&self, count: usize) -> Option<Result<Client>> {
         let (platform, _) = self.platform().ok()?;
         let (_, option) = DEVICE_COUNTS.iter().find(|(of, _)| *of == platform)?;
@@ -103,41 +103,40 @@ impl Client {
         Some(client.map(|client| Client { cache: self.cache.clone(), ..client }))
     }
 
-    /// The same devices, for which compiled programs are kept where the plugin can write them down.
+    /// Adds a compile cache, used if the plugin can serialize executables.
     pub fn with_cache(self, cache: CompileCache) -> Client {
         Client { cache: Some(Arc::new(cache)), ..self }
     }
 
-    /// The plugin.
+    /// Returns the plugin.
     pub fn plugin(&self) -> &Plugin {
         &self.connection.plugin
     }
 
-    /// All devices, in the plugin's order. Where several processes drive a slice, those of other hosts too: the devices of
-    /// each process after those of the one before.
+    /// Returns all devices, grouped by process. With several processes per slice they include other hosts' devices.
     pub fn devices(&self) -> &[PjrtDevice] {
         &self.connection.devices
     }
 
-    /// Which of [`devices`](Client::devices) this process drives: only there arrays can be put and results be read.
+    /// Returns the range of [`devices`](Client::devices) of this process: only there buffers can be created and read.
     pub fn local(&self) -> Range<usize> {
         self.connection.local.clone()
     }
 
-    /// This process's place among those that drive the devices, from 0, and how many they are.
+    /// Returns this process's index among those that drive the devices, and their number.
     pub fn process(&self) -> (usize, usize) {
         let mut all: Vec<i32> = self.connection.devices.iter().map(|d| d.process).collect();
         all.dedup();
         (all.iter().position(|p| *p == self.connection.process).unwrap_or(0), all.len())
     }
 
-    /// The platform's name and version, in the plugin's words.
+    /// Returns the platform's name and version as the plugin states them.
     pub fn platform(&self) -> Result<(String, String)> {
         let mut name = sys::Client_PlatformName { client: self.connection.object, ..ApiArgs::new() };
         let mut version = sys::Client_PlatformVersion { client: self.connection.object, ..ApiArgs::new() };
         self.connection.plugin.call(&mut name)?;
         self.connection.plugin.call(&mut version)?;
-        // SAFETY: both texts belong to the client, which is alive.
+        // SAFETY: both strings belong to the client, which is alive.
         Ok(unsafe {
             (
                 text(name.platform_name, name.platform_name_size),
@@ -146,12 +145,14 @@ impl Client {
         })
     }
 
-    /// Begins to copy a host array to a device of this process.
+    /// Starts copying a host array to a device of this process.
     pub fn put(&self, value: &Literal, device: usize) -> Result<PjrtBuffer> {
         let to = self.device(device)?;
         if !self.connection.local.contains(&device) {
-            let what =
-                format!("device {device} is of process {}: only that can put arrays there", to.process);
+            let what = format!(
+                "device {device} belongs to process {}: only that process can copy arrays to it",
+                to.process
+            );
             return Err(Error::new(ErrorKind::Config, what));
         }
         let dims: Vec<i64> = value.shape().iter().map(|d| *d as i64).collect();
@@ -188,7 +189,7 @@ impl Client {
         let user_arg = Box::into_raw(kept).cast::<c_void>();
         let mut args = sys::Event_OnReady { event, callback: Some(release), user_arg, ..ApiArgs::new() };
         self.connection.plugin.call(&mut args).inspect_err(|_| {
-            // SAFETY: the plugin refused, so it will not call back, and this is the only owner.
+            // SAFETY: the plugin returned an error, so it will not call back, and this is the only owner.
             drop(unsafe { Box::from_raw(user_arg.cast::<HostTransfer>()) });
         })
     }
@@ -198,21 +199,21 @@ impl Client {
         self.compile_for(text, &[self.device(device)?.id])
     }
 
-    /// Compiles StableHLO text that says (`sdy.mesh`, `sdy.sharding`) how its arrays are split, for the first `devices`.
-    /// Where other processes drive some of them, each compiles the same program, and each runs its own part.
+    /// Compiles StableHLO text with shardings (`sdy.mesh`, `sdy.sharding`) for the first `devices`. If other processes
+    /// drive some of them, each compiles the same program and runs its part.
     ///
     /// # Errors
-    /// The plugin's own; or that it has fewer devices.
+    /// Errors of the plugin; or if it has fewer devices.
     pub fn compile_parts(&self, text: &str, devices: usize) -> Result<LoadedExecutable> {
         let ids: Vec<i64> = self.connection.devices.iter().take(devices).map(|d| d.id).collect();
         if ids.len() < devices {
-            let what = format!("the program wants {devices} devices, and the plugin offers {}", ids.len());
+            let what = format!("the program requires {devices} devices, but the plugin offers {}", ids.len());
             return Err(Error::new(ErrorKind::Config, what).hint("choose a smaller mesh"));
         }
         self.compile_for(text, &ids)
     }
 
-    /// The graph as this platform's compiler gets it right.
+    /// Returns the graph with workarounds for this platform's compiler.
     pub(crate) fn as_it_is_right<'g>(&self, graph: &'g Graph) -> Result<Cow<'g, Graph>> {
         match self.platform()?.0.as_str() {
             platform if of_gpus(platform) => mended(graph, XlaTarget::Gpu),
@@ -221,7 +222,7 @@ impl Client {
         }
     }
 
-    /// One part of the program for each of these devices.
+    /// Compiles for each of these devices.
     fn compile_for(&self, text: &str, ids: &[i64]) -> Result<LoadedExecutable> {
         let platform = self.platform()?.0;
         let one_by_one = profiler::wanted() && of_gpus(&platform);
@@ -242,19 +243,19 @@ impl Client {
         if let Some(bytes) = cache.bytes(&asked) {
             match self.load(&bytes, ids.len()) {
                 Ok(loaded) => return Ok(loaded),
-                // As good as damaged.
+                // Treated like a damaged entry.
                 Err(_) => cache.forget(&asked),
             }
         }
         let loaded = self.compile_by(text, &options, ids.len())?;
-        // Not every plugin writes programs down, and without room they are compiled again another time.
+        // Not every plugin can serialize programs; without space they are compiled again next time.
         if let Ok(bytes) = loaded.serialized() {
             let _ = cache.keep_bytes(&asked, &bytes);
         }
         Ok(loaded)
     }
 
-    /// By the first options with which it compiles.
+    /// Compiles with the first options that work.
     fn compile_by(&self, text: &str, options: &[Vec<u8>], devices: usize) -> Result<LoadedExecutable> {
         let mut tried = options.iter().map(|options| self.compile_anew(text, options, devices));
         let first = tried.next().unwrap_or_else(|| self.compile_anew(text, &[], devices));
@@ -262,7 +263,7 @@ impl Client {
         match tried.find(Result::is_ok) {
             Some(loaded) => loaded,
             None if options.len() > 1 => Err(e.hint(format!(
-                "if it compiles with {}=off, XLA has no kernels for it that give the same bits in every run",
+                "if it compiles with {}=off, XLA has no deterministic kernels for it",
                 knobs::GPU_DETERMINISM.name
             ))),
             None => Err(e),
@@ -282,7 +283,7 @@ impl Client {
         self.loaded(args.executable, devices)
     }
 
-    /// A program that this plugin wrote down for these devices.
+    /// Loads a program that this plugin serialized for these devices.
     fn load(&self, bytes: &[u8], devices: usize) -> Result<LoadedExecutable> {
         let mut args = sys::Executable_DeserializeAndLoad {
             client: self.connection.object,
@@ -296,22 +297,22 @@ impl Client {
         Ok(loaded)
     }
 
-    /// What a compiled program is good for beside its text: this build of the plugin, these devices and options.
+    /// Returns what a compiled program depends on besides its text: plugin build, devices and options.
     fn identity(&self, options: &[u8]) -> Result<Vec<u8>> {
         let plugin = &self.connection.plugin;
         let devices: Vec<_> = self.devices().iter().map(|d| (d.id, d.process, &d.kind)).collect();
         let own = self.connection.process;
         let whole = (plugin.path(), build(plugin.path()), self.platform()?, own, devices, options);
         serde_json::to_vec(&whole).map_err(|e| {
-            Error::new(ErrorKind::Bug, "the client's devices cannot be written down").because(e.to_string())
+            Error::new(ErrorKind::Bug, "cannot serialize the client's devices").because(e.to_string())
         })
     }
 
-    /// `devices`: of all processes.
+    /// Wraps an executable; `devices` counts those of all processes.
     fn loaded(&self, object: OpaquePtr, devices: usize) -> Result<LoadedExecutable> {
         let running = Mutex::default();
         let own = &self.connection.local;
-        // A program for one device is compiled for one of this process's.
+        // A single-device program is compiled for one of this process's devices.
         let devices = if devices == 1 { 1 } else { own.end.min(devices).saturating_sub(own.start) };
         let mut loaded = LoadedExecutable {
             client: self.clone(),
@@ -340,7 +341,7 @@ impl Connection {
         };
         self.process = process.process_index;
         self.devices = all.iter().map(|device| self.describe(*device)).collect::<Result<_>>()?;
-        // A slice's chips are numbered by where they are in it; a host's must follow each other for its part to be one.
+        // Chips are numbered by their position in the slice; a host's chips must be consecutive for its range.
         self.devices.sort_by_key(|d| d.process);
         let is_own = |d: &PjrtDevice| own.contains(&d.object);
         let wrong = |what: &str| {
@@ -352,7 +353,7 @@ impl Connection {
         self.local = first..first + own.len();
         match self.devices.get(self.local.clone()) {
             Some(list) if !list.iter().all(is_own) => {
-                wrong("the plugin's devices of this process are not those that it may use")
+                wrong("the plugin's devices of this process are not its addressable devices")
             }
             _ if self.devices.chunk_by(|a, b| a.process == b.process).any(|list| list.len() != own.len()) => {
                 wrong("the hosts of the slice have different numbers of devices")
@@ -371,7 +372,7 @@ impl Connection {
         };
         self.plugin.call(&mut process)?;
         let mut stats = sys::Device_MemoryStats { device: object, ..ApiArgs::new() };
-        // Not every plugin counts memory.
+        // Not every plugin reports memory.
         let told = self.plugin.call(&mut stats).is_ok() && stats.bytes_limit_is_set;
         let memory_limit = told.then(|| u64::try_from(stats.bytes_limit).unwrap_or(0));
         let (id, kind, process) = (described.id, described.kind, process.process_index);
@@ -379,7 +380,7 @@ impl Connection {
     }
 }
 
-/// Host memory that a plugin still reads, and the event that says when it has.
+/// Host memory that a plugin still reads, and the event after which it is free.
 struct HostTransfer {
     plugin: Plugin,
     event: OpaquePtr,
@@ -392,19 +393,19 @@ impl Drop for HostTransfer {
     }
 }
 
-/// Called by the plugin, once, from whatever thread.
+/// Called by the plugin, once, from any thread.
 unsafe extern "C" fn release(error: OpaquePtr, user_arg: *mut c_void) {
-    // SAFETY: `keep_until` gave this box away to be taken back here.
+    // SAFETY: `keep_until` leaked this box to be reclaimed here.
     let kept = unsafe { Box::from_raw(user_arg.cast::<HostTransfer>()) };
-    // A failed transfer is told again by whatever reads the array.
+    // A failed transfer is also reported when the array is read.
     let _ = kept.plugin.check(error, "a transfer to the device");
 }
 
-/// An array on a device.
+/// A buffer on a device (`PJRT_Buffer`).
 pub struct PjrtBuffer {
     client: Client,
     object: OpaquePtr,
-    /// What makes it, where that is a program.
+    /// The run that computes it, if any.
     run: Option<ReadyEvent>,
 }
 
@@ -414,7 +415,7 @@ unsafe impl Send for PjrtBuffer {}
 unsafe impl Sync for PjrtBuffer {}
 
 impl PjrtBuffer {
-    /// Whether it lives at this client.
+    /// Whether it belongs to this client.
     pub(crate) fn belongs_to(&self, client: &Client) -> bool {
         Arc::ptr_eq(&self.client.connection, &client.connection)
     }
@@ -429,7 +430,7 @@ impl Drop for PjrtBuffer {
 impl DeviceData for PjrtBuffer {
     fn to_literal(&self, ty: &TensorType) -> Result<Literal> {
         let mut value = Literal::zeros(ty.clone());
-        // Without it, the result comes in the device's layout.
+        // Without it, the result has the device's layout.
         let minor_to_major: Vec<i64> = (0..ty.shape.len() as i64).rev().collect();
         let tiled = sys::MemoryLayout_Tiled {
             minor_to_major: minor_to_major.as_ptr(),
@@ -455,7 +456,7 @@ impl DeviceData for PjrtBuffer {
     }
 }
 
-/// Something that happens later.
+/// A completion event (`PJRT_Event`).
 struct PjrtEvent {
     plugin: Plugin,
     object: OpaquePtr,
@@ -472,7 +473,7 @@ impl PjrtEvent {
         }
     }
 
-    /// Lets the plugin say when a device has done its part of the run.
+    /// Notifies `run` when a device has finished its part.
     fn tell(self, run: &ReadyEvent) {
         if self.object.is_null() {
             return run.done(Ok(()));
@@ -481,7 +482,7 @@ impl PjrtEvent {
         let user_arg = Box::into_raw(Box::new(DeviceRun { event: self, run: run.clone() })).cast::<c_void>();
         let mut args = sys::Event_OnReady { event, callback: Some(part_is_done), user_arg, ..ApiArgs::new() };
         if plugin.call(&mut args).is_err() {
-            // SAFETY: the plugin refused, so it will not call back, and this is the only owner.
+            // SAFETY: the plugin returned an error, so it will not call back, and this is the only owner.
             let part = unsafe { Box::from_raw(user_arg.cast::<DeviceRun>()) };
             part.run.done(part.event.wait());
         }
@@ -494,9 +495,9 @@ struct DeviceRun {
     run: ReadyEvent,
 }
 
-/// Called by the plugin, once, from whatever thread.
+/// Called by the plugin, once, from any thread.
 unsafe extern "C" fn part_is_done(error: OpaquePtr, user_arg: *mut c_void) {
-    // SAFETY: `tell` gave this box away to be taken back here.
+    // SAFETY: `tell` leaked this box to be reclaimed here.
     let part = unsafe { Box::from_raw(user_arg.cast::<DeviceRun>()) };
     part.run.done(part.event.plugin.check(error, "a run on the device"));
 }
@@ -509,15 +510,15 @@ impl Drop for PjrtEvent {
     }
 }
 
-/// A program that is ready to run on its devices.
+/// An executable loaded on its devices (`PJRT_LoadedExecutable`).
 pub struct LoadedExecutable {
     client: Client,
     object: OpaquePtr,
     outputs: usize,
-    /// How many of its devices are this process's.
+    /// Number of its devices that belong to this process.
     devices: usize,
     from_cache: bool,
-    /// Runs that may be under way, the oldest first.
+    /// Runs in progress, oldest first.
     running: Mutex<VecDeque<ReadyEvent>>,
 }
 
@@ -528,9 +529,9 @@ unsafe impl Sync for LoadedExecutable {}
 
 /// An argument of a run.
 pub enum RunInput<'a> {
-    /// The program may write into its memory, where it was compiled so.
+    /// The program may overwrite it, if compiled with donation.
     Donated(&'a PjrtBuffer),
-    /// It is the same afterwards.
+    /// The argument is not modified.
     Kept(&'a PjrtBuffer),
 }
 
@@ -543,46 +544,49 @@ impl RunInput<'_> {
 }
 
 impl LoadedExecutable {
-    /// What it was compiled by.
+    /// Returns the plugin that compiled it.
     pub(crate) fn plugin(&self) -> &Plugin {
         self.client.plugin()
     }
 
-    /// Waits for the end of all runs that were begun.
+    /// Waits for all runs to end.
     ///
     /// # Errors
-    /// Those of the runs.
+    /// Errors of the runs.
     pub(crate) fn wait(&self) -> Result<()> {
         let all = std::mem::take(&mut *self.running.lock().unwrap_or_else(PoisonError::into_inner));
         all.into_iter().try_for_each(|run| run.wait().map(drop))
     }
 
-    /// Begins a run on one device; the results may be used at once.
+    /// Starts a run on one device; the results can be used immediately.
     ///
     /// # Errors
-    /// The plugin's own, or those of a run that was begun before.
+    /// Errors of the plugin, or of an earlier run.
     pub fn run(&self, inputs: &[RunInput<'_>]) -> Result<Vec<PjrtBuffer>> {
         Ok(self.run_parts(&[inputs])?.remove(0))
     }
 
-    /// Begins a run on all of the program's devices that are this process's, each with the arguments of its own; the
-    /// results likewise. An argument that one device keeps is kept by all.
+    /// Starts a run on all of the program's devices in this process, with separate arguments and results per device. An
+    /// argument kept on one device is kept on all.
     ///
     /// # Errors
-    /// As [`run`](Loaded::run); or when the lists do not fit the devices.
+    /// See [`run`](LoadedExecutable::run); also if the lists do not match the devices.
     pub fn run_parts(&self, inputs: &[&[RunInput<'_>]]) -> Result<Vec<Vec<PjrtBuffer>>> {
         let count = inputs.first().map_or(0, |list| list.len());
         if inputs.len() != self.devices || inputs.iter().any(|list| list.len() != count) {
-            let what =
-                format!("arguments for {} devices, and the program runs on {}", inputs.len(), self.devices);
+            let what = format!(
+                "got arguments for {} devices, but the program runs on {}",
+                inputs.len(),
+                self.devices
+            );
             return Err(
-                Error::new(ErrorKind::Config, what).hint("give each device a list of the same length")
+                Error::new(ErrorKind::Config, what).hint("pass a list of the same length for each device")
             );
         }
         let foreign = |list: &&[RunInput<'_>]| list.iter().position(|i| !i.array().belongs_to(&self.client));
         if let Some(foreign) = inputs.iter().find_map(foreign) {
-            let what = format!("argument {foreign} lies at another client");
-            return Err(Error::new(ErrorKind::Config, what).hint("fetch it and put it here"));
+            let what = format!("argument {foreign} belongs to another client");
+            return Err(Error::new(ErrorKind::Config, what).hint("read it and copy it to this client"));
         }
         self.wait_for_room()?;
         let is_kept = |i: &usize| inputs.iter().any(|list| matches!(list[*i], RunInput::Kept(_)));
@@ -625,20 +629,20 @@ impl LoadedExecutable {
         Ok(())
     }
 
-    /// Whether it was compiled by an earlier client and kept.
+    /// Whether it was loaded from the compile cache.
     pub fn is_from_cache(&self) -> bool {
         self.from_cache
     }
 
-    /// The program as bytes, for this very plugin and its devices.
+    /// Serializes the program for this plugin build and devices.
     ///
     /// # Errors
-    /// When the plugin does not offer it.
+    /// If the plugin does not support it.
     pub fn serialized(&self) -> Result<Vec<u8>> {
         self.executable()?.serialized()
     }
 
-    /// What a run holds on each device at the most; `None` where the plugin does not say.
+    /// Returns the peak memory of a run per device in bytes; `None` if the plugin does not report it.
     pub(crate) fn peak_bytes(&self) -> Option<u64> {
         let memory = self.executable().and_then(|program| program.memory()).ok()?;
         let held = (memory.arguments + memory.outputs).saturating_sub(memory.aliased) + memory.temporaries;

@@ -1,25 +1,25 @@
-//! `xla.CompileOptionsProto`, written by hand: numbers of copies and parts, and which device runs which.
-//! Field numbers: <https://github.com/openxla/xla/blob/main/xla/pjrt/proto/compile_options.proto>.
+//! Serializes compile options (`xla.CompileOptionsProto`): numbers of replicas and partitions, device assignment,
+//! flags. Field numbers: <https://github.com/openxla/xla/blob/main/xla/pjrt/proto/compile_options.proto>.
 
 use crate::proto::ProtoMessage;
 use systole_ir::{Result, knobs};
 
-/// Copies, parts and devices of a program.
+/// Compile options of a program.
 pub(crate) struct XlaCompileOptions<'a> {
     pub(crate) replicas: usize,
     pub(crate) partitions: usize,
-    /// Ids of the devices, `[replica][partition]` in one list; empty: the compiler's choice.
+    /// Device ids as a flattened `[replica][partition]` list; empty leaves the choice to the compiler.
     pub(crate) devices: &'a [i64],
-    /// Whether the compiler is to spend less on making the program fast.
+    /// Whether to compile faster with less optimization.
     pub(crate) quick: bool,
-    /// Flags of XLA that hold for this program.
+    /// XLA flags for this program.
     pub(crate) flags: &'static [&'static str],
-    /// Whether each kernel is to be launched by itself, so that profiles can tell which op it belongs to.
+    /// Whether each kernel is launched separately, so that profiles can attribute it to an op.
     pub(crate) one_by_one: bool,
 }
 
 impl Default for XlaCompileOptions<'_> {
-    /// One device, the compiler's choice.
+    /// One device, chosen by the compiler.
     fn default() -> Self {
         XlaCompileOptions {
             replicas: 1,
@@ -32,22 +32,22 @@ impl Default for XlaCompileOptions<'_> {
     }
 }
 
-/// Flags of XLA that are tried one list after the other.
+/// Lists of XLA flags that are tried in order.
 type FlagAttempts = &'static [&'static [&'static str]];
 
-/// XLA's kernels for GPUs else add in the order in which threads arrive, and are chosen by trials. Some programs compile with the
-/// second alone.
+/// Without these flags XLA's GPU kernels use atomic adds and autotuning. Some programs only compile with the second
+/// list.
 const DETERMINISTIC: FlagAttempts = &[
     &["xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops"],
     &["xla_gpu_exclude_nondeterministic_ops"],
 ];
 
-/// Whether XLA's platform of this name has GPUs.
+/// Whether an XLA platform has GPUs.
 pub(crate) fn of_gpus(platform: &str) -> bool {
     ["cuda", "rocm"].contains(&platform)
 }
 
-/// The flags by which a program of a platform gives the same bits in every run.
+/// Returns the flags that make a platform's programs deterministic.
 pub(crate) fn deterministic_flags(platform: &str) -> Result<FlagAttempts> {
     let given = |flags: String| DETERMINISTIC.iter().flat_map(|list| *list).any(|flag| flags.contains(flag));
     let wanted =
@@ -55,11 +55,11 @@ pub(crate) fn deterministic_flags(platform: &str) -> Result<FlagAttempts> {
     Ok(if wanted { DETERMINISTIC } else { &[&[]] })
 }
 
-/// `xla.ExecutionOptions.EFFORT_O1`: the effort level that still fuses and schedules, and searches less.
+/// `xla.ExecutionOptions.EFFORT_O1`: the effort level that still fuses and schedules, but searches less.
 const EFFORT_O1: i64 = 19;
 
 impl XlaCompileOptions<'_> {
-    /// The serialized options.
+    /// Returns the serialized options.
     pub(crate) fn compile_options(&self) -> Vec<u8> {
         const EXECUTABLE_BUILD_OPTIONS: u32 = 3;
         const ENV_OPTION_OVERRIDES: u32 = 7;
@@ -83,8 +83,8 @@ impl XlaCompileOptions<'_> {
     }
 }
 
-/// A serialized `xla.DeviceAssignmentProto`: for each part, the device of every copy. `devices`: `[replica][partition]` in
-/// one list.
+/// Serializes an `xla.DeviceAssignmentProto`: for each partition, the device of every replica. `devices` is a flattened
+/// `[replica][partition]` list.
 pub fn device_assignment(replicas: usize, partitions: usize, devices: &[i64]) -> Vec<u8> {
     let mut assignment = ProtoMessage::default().int(1, replicas as i64).int(2, partitions as i64);
     for part in 0..partitions {
@@ -94,11 +94,12 @@ pub fn device_assignment(replicas: usize, partitions: usize, devices: &[i64]) ->
     assignment.done()
 }
 
-/// The option that says from how many kernels on one launch is made of them, and more than any program has.
+/// XLA option for the minimum number of kernels in a GPU graph; set above any program's size to disable graphs.
 const GRAPHS_FROM: &str = "xla_gpu_graph_min_graph_size";
 const NO_GRAPH: i64 = 1 << 30;
 
-/// An entry of the map from an option's name to `xla.OptionOverrideProto`, whose fields are a yes or no (2) and a number (3), among others.
+/// Returns a map entry from an option's name to `xla.OptionOverrideProto`, which has a bool (2) and an integer (3)
+/// field.
 fn entry(name: &str, value: ProtoMessage) -> Vec<u8> {
     ProtoMessage::default().bytes(1, name.as_bytes()).bytes(2, &value.done()).done()
 }
@@ -107,7 +108,7 @@ fn entry(name: &str, value: ProtoMessage) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// As JAX's own encoder writes them, but for fields that have their default value.
+    /// As JAX's encoder writes them, except for fields with default values.
     #[test]
     fn options_are_the_bytes_that_protobuf_writes() {
         let of =

@@ -1,8 +1,8 @@
-//! Compiling in a child process: the compiler may hang, use all memory or abort, and none of that may end this program.
+//! Compiles ahead of time in a child process, since the compiler may hang, exhaust memory or abort.
 //!
-//! The parent writes the request into a folder and starts this program again with its hidden command; the child loads
-//! the plugin, compiles, and writes its answer there. Its environment is set before it starts, because the compiler
-//! reads that while it is loaded.
+//! The parent writes the request to a directory and starts this program with a hidden command; the child loads the
+//! plugin, compiles, and writes the response. Environment variables are set before the child starts, because the
+//! compiler reads them while loading.
 
 use crate::cache::{CompileCache, build};
 use crate::plugin::{Plugin, PluginValue};
@@ -18,18 +18,18 @@ use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::{AotCompiler, AotMemory, AotReport, AotRequest, AotTopology};
 
-/// The hidden command of the `systole` program that [`serve`] stands behind.
+/// Hidden command of the `systole` program that runs [`serve`].
 pub const COMMAND: &str = "compile-in-this-process";
 
-/// Files of an answer.
+/// Response files.
 const ANSWER: &str = "answer.json";
 const HLO: &str = "optimized.pb";
 const EXECUTABLE: &str = "executable.bin";
 
-/// How often the parent looks at its child.
+/// Poll interval for the child process.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// The compiler of a plugin, run in child processes: Google's for TPUs, XLA's for GPUs.
+/// Ahead-of-time compiler of a plugin, run in child processes: libtpu for TPUs, XLA for GPUs.
 ///
 /// ```no_run
 /// use systole_pjrt::{Platform, AheadCompiler, discover};
@@ -50,18 +50,18 @@ pub struct AheadCompiler {
 }
 
 impl AheadCompiler {
-    /// The compiler in a library. Children are this very program; see [`serve`].
+    /// Creates the compiler of a plugin library. Children run this program; see [`serve`].
     pub fn new(library: PathBuf) -> Result<AheadCompiler> {
         let program = std::env::current_exe().map_err(|e| Error::io("cannot find", "this program", e))?;
         Ok(AheadCompiler { library, program, cache: None })
     }
 
-    /// The same, which keeps what it compiled and does not compile it again.
+    /// Adds a cache of compiled programs.
     pub fn with_cache(self, cache: CompileCache) -> AheadCompiler {
         AheadCompiler { cache: Some(cache), ..self }
     }
 
-    /// The same, with another program for the children: one that calls [`serve`] for [`COMMAND`].
+    /// Sets another program for the children: one that calls [`serve`] for [`COMMAND`].
     pub fn with_program(self, program: PathBuf) -> AheadCompiler {
         AheadCompiler { program, ..self }
     }
@@ -88,7 +88,7 @@ impl AotCompiler for AheadCompiler {
     }
 }
 
-/// Names and contents of the files that say what is asked.
+/// Names and contents of the request files.
 type CacheRequest<'a> = [(&'a str, &'a [u8])];
 
 impl AheadCompiler {
@@ -105,7 +105,7 @@ impl AheadCompiler {
                 )?;
                 let report = told.report(&folder.0, &self.library)?;
                 if let Some(cache) = &self.cache {
-                    // Without room for it the program is compiled again another time.
+                    // Without space it is compiled again next time.
                     let _ = cache.keep(
                         &folder.0,
                         asked,
@@ -119,7 +119,7 @@ impl AheadCompiler {
         }
     }
 
-    /// What was answered before; a damaged answer is forgotten.
+    /// Returns a cached response; a damaged one is removed.
     fn kept(&self, cache: &CompileCache, asked: &CacheRequest<'_>) -> Option<AotReport> {
         let folder = cache.find(asked)?;
         let Some(CompileResponse::Done(told)) = CompileResponse::read(&folder) else {
@@ -137,7 +137,7 @@ impl AheadCompiler {
 }
 
 impl AheadCompiler {
-    /// Runs a child to its end or its limits; also says the most memory it was seen to use.
+    /// Runs a child until it ends or exceeds its limits; also returns its peak memory.
     fn run(&self, folder: &TempDir, request: &AotRequest) -> Result<(ExitStatus, u64)> {
         let log = fs::File::create(folder.0.join("log.txt")).map_err(|e| folder.failed("create", e))?;
         let mut command = Command::new(&self.program);
@@ -150,16 +150,16 @@ impl AheadCompiler {
     }
 }
 
-/// What libtpu must find in its environment where no TPU is: it would ask a cloud's metadata server for minutes.
+/// Environment that libtpu needs without a TPU; otherwise it queries the metadata server for minutes.
 fn environment(folder: &TempDir) -> [(&'static str, String); 6] {
     [
         ("TPU_SKIP_MDS_QUERY", "1".into()),
         ("TPU_ACCELERATOR_TYPE", "v5litepod-4".into()),
         ("TPU_WORKER_HOSTNAMES", "localhost".into()),
         ("TPU_LOG_DIR", "disabled".into()),
-        // No chips are opened, so nothing keeps several compilers from running side by side.
+        // No chips are opened, so several compilers may run at once.
         ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1".into()),
-        // It leaves a lock file in the folder for temporary files.
+        // libtpu leaves a lock file in the temporary directory.
         ("TMPDIR", folder.0.display().to_string()),
     ]
 }
@@ -192,7 +192,7 @@ fn watch(mut child: Child, time: Duration, memory: u64) -> Result<(ExitStatus, u
     }
 }
 
-/// Memory that a process holds now, 0 where the system does not say.
+/// Returns the resident memory of a process; 0 if unknown.
 fn resident(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
@@ -200,26 +200,26 @@ fn resident(process: u32) -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// A child that left no answer.
+/// Returns the error for a child that left no response.
 fn ended(status: ExitStatus, folder: &TempDir) -> Error {
-    let what = format!("the compiler ended without an answer: {status}");
+    let what = format!("the compiler ended without a response: {status}");
     let mut e = Error::new(ErrorKind::Unsupported, what);
     let log = folder.end_of_log();
     if !log.is_empty() {
         e = e.because(log);
     }
-    e.hint("a signal 9 is mostly the system's lack of memory; others are defects of the plugin: try another version")
+    e.hint("signal 9 usually means that the system ran out of memory; for others try another version of the plugin")
 }
 
 fn unwritable(e: serde_json::Error) -> Error {
-    Error::new(ErrorKind::Bug, "a request cannot be written").because(e.to_string())
+    Error::new(ErrorKind::Bug, "cannot serialize a request").because(e.to_string())
 }
 
-/// What the child is asked; the program lies beside it.
+/// Request to the child; the program is in a separate file.
 #[derive(Serialize, Deserialize)]
 struct CompileRequest {
     library: PathBuf,
-    /// Which build of it: another one would answer otherwise.
+    /// Fingerprint of the library build.
     build: String,
     #[serde(with = "SliceInFile")]
     slice: AotTopology,
@@ -230,7 +230,7 @@ struct CompileRequest {
     executable: bool,
 }
 
-/// An [`AheadSlice`] in a file.
+/// An [`AheadSlice`] in serialized form.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "AotTopology")]
 struct SliceInFile {
@@ -242,7 +242,7 @@ struct SliceInFile {
     count: usize,
 }
 
-/// What the child says.
+/// Response of the child.
 #[derive(Serialize, Deserialize)]
 enum CompileResponse {
     Done(ReportInFile),
@@ -255,7 +255,7 @@ impl CompileResponse {
     }
 }
 
-/// A report without what lies beside it in files.
+/// A report without the parts in separate files.
 #[derive(Clone, Serialize, Deserialize)]
 struct ReportInFile {
     compiler: String,
@@ -263,12 +263,12 @@ struct ReportInFile {
     devices: usize,
     memory_limit: Option<u64>,
     seconds: f64,
-    /// Filled in by the parent.
+    /// Set by the parent.
     compiler_memory: u64,
     /// Code, arguments, outputs, aliased, temporaries, peak.
     memory: [u64; 6],
     cost: BTreeMap<String, f64>,
-    /// Bytes of the files beside it: optimized program, executable.
+    /// Sizes of the separate files: optimized program, executable.
     files: [usize; 2],
 }
 
@@ -277,7 +277,7 @@ impl ReportInFile {
         let file = |name: &str, size: usize| {
             let bytes = if size == 0 { Vec::new() } else { RequestDir(folder).bytes(name)? };
             let cut =
-                || Error::new(ErrorKind::Data, "the compiler's answer is incomplete").at(name.to_string());
+                || Error::new(ErrorKind::Data, "the compiler's response is incomplete").at(name.to_string());
             if bytes.len() == size { Ok(bytes) } else { Err(cut()) }
         };
         let [code, arguments, outputs, aliased, temporaries, peak] = self.memory;
@@ -298,7 +298,7 @@ impl ReportInFile {
     }
 }
 
-/// An error on its way from one process to another.
+/// An error in serialized form.
 #[derive(Serialize, Deserialize)]
 struct ErrorInFile {
     kind: String,
@@ -329,8 +329,8 @@ impl ErrorInFile {
     }
 }
 
-/// The child's side: answers the request in a folder. Programs of users that compile ahead of time call it when their
-/// first argument is [`COMMAND`], with the second one.
+/// Child side: handles the request in a directory. User programs that compile ahead of time must call it if their first
+/// argument is [`COMMAND`], with the second argument.
 pub fn serve(folder: &Path) -> Result<()> {
     end_with_parent();
     let folder = RequestDir(folder);
@@ -338,13 +338,13 @@ pub fn serve(folder: &Path) -> Result<()> {
         Ok(told) => CompileResponse::Done(told),
         Err(e) => CompileResponse::Failed(ErrorInFile::of(&e)),
     };
-    // Under another name first: the parent takes what stands there for complete.
+    // Written under another name first, since the parent reads the file as soon as it exists.
     folder.write("answer.part", &serde_json::to_vec(&answer).map_err(unwritable)?)?;
     fs::rename(folder.0.join("answer.part"), folder.0.join(ANSWER))
         .map_err(|e| Error::io("cannot write", folder.0, e))
 }
 
-/// Ends this process when its parent is gone: nobody would read the answer.
+/// Ends this process when its parent ends.
 fn end_with_parent() {
     #[cfg(unix)]
     std::thread::spawn(|| {
@@ -356,23 +356,25 @@ fn end_with_parent() {
     });
 }
 
-/// The compiler's own words for its version. Those of the CUDA plugin are the GPU's name.
+/// Returns the compiler's version as it states it; for the CUDA plugin it contains the GPU's name.
 fn compiler(plugin: &Plugin, topology: &Topology, slice: &AotTopology) -> Result<String> {
     let (major, minor) = plugin.version();
     match slice.gpu {
-        Some(_) => Ok(format!("XLA's CUDA plugin of PJRT {major}.{minor}")),
+        Some(_) => Ok(format!("XLA's CUDA plugin, PJRT {major}.{minor}")),
         None => topology.version(),
     }
 }
 
-/// The versions of StableHLO that a plugin reads, as one more line of its version.
+/// Returns the StableHLO versions that a plugin supports, as an additional line of its version.
 fn dialects(plugin: &Plugin) -> String {
     let shown = |version: Vec<i64>| PluginValue::Ints(version).to_string();
     let read = plugin.stablehlo();
-    read.map_or_else(String::new, |(from, to)| format!("\nreads StableHLO {} to {}", shown(from), shown(to)))
+    read.map_or_else(String::new, |(from, to)| {
+        format!("\nsupports StableHLO {} to {}", shown(from), shown(to))
+    })
 }
 
-/// A folder that the parent owns.
+/// A request directory that the parent owns.
 struct RequestDir<'a>(&'a Path);
 
 impl RequestDir<'_> {
@@ -393,7 +395,7 @@ impl RequestDir<'_> {
 
     fn compile(&self) -> Result<ReportInFile> {
         let wanted: CompileRequest = serde_json::from_str(&self.read("request.json")?)
-            .map_err(|e| Error::new(ErrorKind::Data, "the request cannot be read").because(e.to_string()))?;
+            .map_err(|e| Error::new(ErrorKind::Data, "cannot read the request").because(e.to_string()))?;
         let program = self.read("program.mlir")?;
         let plugin = Plugin::load(&wanted.library)?;
         let topology = Topology::new(&plugin, &wanted.slice)?;
@@ -421,11 +423,11 @@ impl RequestDir<'_> {
     }
 }
 
-/// A folder of the parent's for one request, gone with it.
+/// Temporary directory of the parent for one request.
 struct TempDir(PathBuf);
 
 impl TempDir {
-    /// In the cache where there is one, so that it can become a part of it.
+    /// Creates it in the cache, if there is one, so that it can be moved into place.
     fn new(cache: Option<&CompileCache>) -> Result<TempDir> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("systole-compile-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -442,7 +444,7 @@ impl TempDir {
         Error::io(&format!("cannot {action} files in"), &self.0, e)
     }
 
-    /// The last lines of what the child wrote.
+    /// Returns the last lines of the child's output.
     fn end_of_log(&self) -> String {
         const SHOWN: i64 = 2000;
         let mut bytes = Vec::new();

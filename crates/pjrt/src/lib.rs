@@ -1,10 +1,10 @@
-//! TPU and GPU through PJRT plugins that users already have: `libtpu.so`, `xla_cuda_plugin.so` and others.
+//! PJRT client for TPUs and GPUs through installed plugins: `libtpu.so`, `xla_cuda_plugin.so` and others.
 //!
-//! [`discover`] finds a plugin, [`Plugin`] loads it, [`Topology`] stands for machines that are not here, and
-//! [`AheadCompiler`] compiles for them in child processes. No plugin is part of Systole: libtpu is Google's, and its use
-//! is under the user's agreement with Google.
+//! [`discover`] finds a plugin, [`Plugin`] loads it, [`Topology`] describes remote machines, and [`AheadCompiler`]
+//! compiles for them in child processes. Systole includes no plugin: libtpu is Google's, and the user's agreement with
+//! Google applies.
 //!
-//! This crate has `unsafe` code: calls through the C API, of which `sys` has the layouts and `plugin` the rules.
+//! This crate contains `unsafe` code for calls through the C API; `sys` has the layouts and `plugin` the calling rules.
 #![allow(unsafe_code)]
 
 mod backend;

@@ -1,5 +1,5 @@
-//! Opens a plugin's devices as a backend. Without a device node no plugin is loaded: libtpu would ask a cloud's metadata
-//! server for minutes.
+//! Opens a plugin's devices as a backend, after checking for a device node: without one, libtpu would query the
+//! metadata server for minutes.
 
 use crate::device_nodes::require_node;
 use crate::{
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_runtime::Backend;
 
-/// Opens the devices of a platform through the plugin that was found. Compiled programs are kept in `cache`.
+/// Opens a platform's devices through the plugin that was found; compiled programs are cached in `cache`.
 ///
 /// # Errors
-/// When this machine has none, there is no plugin, or the plugin refuses.
+/// If this machine has no such device, there is no plugin, or the plugin returns an error.
 pub fn open(
     platform: AcceleratorPlatform,
     search: &Search,
@@ -29,10 +29,10 @@ pub fn open(
     Ok(Arc::new(PjrtBackend::new(platform.name(), client)))
 }
 
-/// Opens the devices of a plugin that the user names.
+/// Opens the devices of a plugin file given by the user.
 ///
 /// # Errors
-/// As [`open`].
+/// See [`open`].
 pub fn open_file(path: &Path, cache: Option<CompileCache>) -> Result<Arc<dyn Backend>> {
     for platform in AcceleratorPlatform::ACCELERATORS {
         if path.file_name().is_some_and(|name| name == platform.file()) {
@@ -43,7 +43,7 @@ pub fn open_file(path: &Path, cache: Option<CompileCache>) -> Result<Arc<dyn Bac
     Ok(Arc::new(PjrtBackend::new("pjrt", open_client(&plugin, cache)?)))
 }
 
-/// The plugin's devices, with the options of `SYSTOLE_PJRT_OPTIONS`.
+/// Opens the plugin's client with the options in `SYSTOLE_PJRT_OPTIONS`.
 fn open_client(plugin: &Plugin, cache: Option<CompileCache>) -> Result<Client> {
     let text = knobs::PJRT_OPTIONS.get();
     let options = options(&text).map_err(|e| e.at(knobs::PJRT_OPTIONS.name))?;
@@ -52,7 +52,7 @@ fn open_client(plugin: &Plugin, cache: Option<CompileCache>) -> Result<Client> {
         Client::open(plugin, &options).map_err(|e| match options.is_empty() || e.hint_text().is_some() {
             true => e,
             false => e.hint(format!(
-                "options are the plugin's own: check the names and values of {} (--plugin-option, {})",
+                "check the option names and values in the documentation of {} (--plugin-option, {})",
                 names(),
                 knobs::PJRT_OPTIONS.name
             )),
@@ -63,7 +63,7 @@ fn open_client(plugin: &Plugin, cache: Option<CompileCache>) -> Result<Client> {
     })
 }
 
-/// Options between commas, or in lines of their own where one has a comma; of two by one name the last counts.
+/// Parses options separated by commas, or by lines if a value contains a comma; the last one with a name wins.
 fn options(text: &str) -> Result<Vec<(&str, PluginValue)>> {
     let between = if text.contains('\n') { '\n' } else { ',' };
     let mut all: Vec<(&str, PluginValue)> = Vec::new();
@@ -75,10 +75,10 @@ fn options(text: &str) -> Result<Vec<(&str, PluginValue)>> {
     Ok(all)
 }
 
-/// `num_devices=8`; a value is a whole number, a number, `true` or `false`, or else text.
+/// Parses `num_devices=8`; a value is an integer, a float, `true` or `false`, or text.
 fn option(text: &str) -> Result<(&str, PluginValue)> {
     let (name, value) = text.split_once('=').ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("`{text}` is no option")).hint("write num_devices=8")
+        Error::new(ErrorKind::Config, format!("invalid option `{text}`")).hint("use the form num_devices=8")
     })?;
     let number = || value.parse().map(PluginValue::Int).or_else(|_| value.parse().map(PluginValue::Float));
     let word = || value.parse().map(PluginValue::Bool).unwrap_or_else(|_| PluginValue::Text(value.into()));
@@ -99,7 +99,7 @@ mod tests {
         ] {
             assert_eq!(option(text).unwrap(), ("a", value));
         }
-        assert!(option("num_devices").unwrap_err().to_string().contains("no option"));
+        assert!(option("num_devices").unwrap_err().to_string().contains("invalid option"));
     }
 
     #[test]

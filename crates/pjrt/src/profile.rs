@@ -1,7 +1,7 @@
-//! Where a program's time goes on a plugin's devices: some of its runs are watched by the plugin's profiler, whose kernels are then
-//! told by layer, as the processor engine's are. What devices did also goes into the timeline (`--trace`).
+//! Profiles programs on a plugin's devices: records some runs with the plugin's profiler and reports kernels by layer,
+//! like the CPU engine's profile. Device activity also goes into the timeline (`--trace`).
 //!
-//! Runs are waited for before and after the watched ones, which by themselves overlap as always.
+//! The device is synchronized before and after the recorded runs, which overlap as usual.
 
 use crate::client::LoadedExecutable;
 use crate::profiler::{ProfilerSession, wanted};
@@ -15,19 +15,19 @@ use systole_runtime::layer_times::{LayerPhase, LayerTime, layer_of, layer_table,
 use systole_runtime::protobuf::{ProtoValue, fields};
 use systole_runtime::{events, trace};
 
-/// Runs before the first that is watched: they allocate and warm up.
+/// Warm-up runs before recording.
 const BEFORE: usize = 2;
-/// Runs that are watched.
+/// Number of recorded runs.
 const WATCHED: usize = 10;
 /// Kernels in the short table.
 const SLOWEST: usize = 10;
-/// Columns of their names.
+/// Width of kernel names.
 const NAMES: usize = 45;
 
-/// Profilers watch all of a process, so one program has its turn after the other.
+/// Profilers record the whole process, so programs are recorded one at a time.
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
-/// What watches a program.
+/// Profiler of a program.
 pub(crate) struct ProgramProfiler {
     label: String,
     module: String,
@@ -43,7 +43,7 @@ struct ProfileState {
 }
 
 impl ProgramProfiler {
-    /// One for a program of this label, where a profile is asked for.
+    /// Creates the profiler of a program with this label, if profiling is enabled.
     pub(crate) fn of(label: &str) -> Option<ProgramProfiler> {
         let label = if label.is_empty() { "a program" } else { label };
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
@@ -54,12 +54,12 @@ impl ProgramProfiler {
         })
     }
 
-    /// The module's name in the profile.
+    /// Returns the module's name in the profile.
     pub(crate) fn module(&self) -> &str {
         &self.module
     }
 
-    /// One run, watched where it is its turn.
+    /// Runs the program, recording it if it is its turn.
     pub(crate) fn run<R>(&self, program: &LoadedExecutable, run: impl FnOnce() -> Result<R>) -> Result<R> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.runs += 1;
@@ -70,7 +70,7 @@ impl ProgramProfiler {
             program.wait()?;
             match ProfilerSession::start(program.plugin()) {
                 Ok(Some(profiler)) => state.profiler = Some(profiler),
-                Ok(None) => self.give_up(&mut state, "the plugin has no profiler (PJRT's extension for it)"),
+                Ok(None) => self.give_up(&mut state, "the plugin does not support PJRT's profiler extension"),
                 Err(e) => self.give_up(&mut state, &e.to_string()),
             }
         }
@@ -84,13 +84,13 @@ impl ProgramProfiler {
         Ok(result)
     }
 
-    /// The program is given up: what was watched until now is told.
+    /// Called when the program is dropped: reports the runs recorded so far.
     pub(crate) fn end(&self, program: &LoadedExecutable) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.profiler.is_some() {
             self.tell(program, &mut state);
         } else if !state.is_done && state.runs > 0 {
-            let few = format!("of {} none was watched: the first {BEFORE} are not", counted(state.runs));
+            let few = format!("of {} none was recorded: the first {BEFORE} are warm-up", counted(state.runs));
             events::emit(2, || format!("{} has no profile: {few}", self.label));
         }
     }
@@ -103,7 +103,7 @@ impl ProgramProfiler {
 
     fn tell(&self, program: &LoadedExecutable, state: &mut ProfileState) {
         let Some(profiler) = state.profiler.take() else { return };
-        // A run that failed is told to whoever asks for its results.
+        // Errors of a run are reported when its results are read.
         let _ = program.wait();
         let ended = Instant::now();
         let seen = profiler.stop().and_then(|bytes| xspace::read(&bytes));
@@ -112,7 +112,7 @@ impl ProgramProfiler {
             Err(e) => return self.give_up(state, &e.to_string()),
         };
         let Some(seen) = DeviceProfile::of(&planes, &self.module, &paths(program), state.watched) else {
-            return self.give_up(state, "the plugin's profiler saw no kernel of it");
+            return self.give_up(state, "the plugin's profiler recorded no kernel of it");
         };
         state.is_done = true;
         WATCHING.store(false, Ordering::Release);
@@ -125,18 +125,18 @@ impl ProgramProfiler {
     }
 }
 
-/// `1 run`, `3 runs`
+/// Formats `1 run`, `3 runs`.
 fn counted(runs: usize) -> String {
     format!("{runs} run{}", if runs == 1 { "" } else { "s" })
 }
 
-/// The paths that a program's operations have from their author, by their names; none where the plugin does not say.
+/// Returns the source paths of a program's operations by name; empty if the plugin does not provide them.
 fn paths(program: &LoadedExecutable) -> HashMap<String, String> {
     let text = program.executable().and_then(|e| e.optimized());
     text.and_then(|bytes| paths_of(&bytes)).unwrap_or_default()
 }
 
-/// The paths of a program's operations by their names, from its serialized `HloModuleProtoWithConfig`.
+/// Parses the source paths of operations from a serialized `HloModuleProtoWithConfig`.
 fn paths_of(bytes: &[u8]) -> Result<HashMap<String, String>> {
     const MODULE: u64 = 1;
     const COMPUTATIONS: u64 = 3;
@@ -157,7 +157,7 @@ fn paths_of(bytes: &[u8]) -> Result<HashMap<String, String>> {
     Ok(paths)
 }
 
-/// An instruction's name, and the path in its metadata.
+/// Returns an instruction's name and the path in its metadata.
 fn named(instruction: ProtoValue<'_>) -> Result<(String, String)> {
     const NAME: u64 = 1;
     const METADATA: u64 = 7;
@@ -179,7 +179,7 @@ fn named(instruction: ProtoValue<'_>) -> Result<(String, String)> {
     Ok((name, path))
 }
 
-/// A kernel of the program: all its launches.
+/// A kernel of the program with all its launches.
 struct ProfiledKernel {
     name: String,
     layer: String,
@@ -188,21 +188,21 @@ struct ProfiledKernel {
     seconds: f64,
 }
 
-/// What was seen of a program on its first device.
+/// Profile of a program on its first device.
 struct DeviceProfile {
     device: String,
     devices: usize,
     runs: usize,
     kernels: Vec<ProfiledKernel>,
-    /// From the first kernel's begin to the last one's end, and how long at least one of them ran.
+    /// From the start of the first kernel to the end of the last one, and how long at least one was running.
     seconds: f64,
     busy: f64,
-    /// For the timeline: name, begin and end in nanoseconds.
+    /// For the timeline: name, start and end in nanoseconds.
     spans: Vec<(String, f64, f64)>,
 }
 
 impl DeviceProfile {
-    /// `None` where there is no device, or no kernel of the module on it.
+    /// Builds the profile; `None` if there is no device, or no kernel of the module on it.
     fn of(
         planes: &[XPlane],
         module: &str,
@@ -211,7 +211,7 @@ impl DeviceProfile {
     ) -> Option<DeviceProfile> {
         let of_devices = || planes.iter().filter(|p| p.name.starts_with("/device:"));
         let first = of_devices().find(|p| p.lines.iter().any(|(_, events)| !events.is_empty()))?;
-        // TPUs tell the same time by operation, by program and by step.
+        // TPUs report the same time by operation, by program and by step.
         let ops = |name: &str| name == "XLA Ops";
         let has_ops = first.lines.iter().any(|(name, _)| ops(name));
         let lines = first.lines.iter().filter(|(name, _)| !has_ops || ops(name));
@@ -250,7 +250,7 @@ impl DeviceProfile {
         }
         seen.spans.sort_by(|a, b| a.1.total_cmp(&b.1));
         (seen.seconds, seen.busy) = covered(&seen.spans);
-        // By the clock: where lines ran at the same time, each has its share of it.
+        // Wall-clock time: kernels that ran concurrently share it.
         let share = seen.busy / seen.total().max(f64::MIN_POSITIVE);
         seen.kernels.iter_mut().for_each(|k| k.seconds *= share.min(1.0));
         (seen.total() > 0.0).then_some(seen)
@@ -264,14 +264,14 @@ impl DeviceProfile {
         let of = if self.devices > 1 { format!(", one of {} devices", self.devices) } else { String::new() };
         let runs = counted(self.runs);
         format!(
-            "{runs} watched on {}{of}: busy {} of {:.3} ms a run\n",
+            "{runs} recorded on {}{of}: busy {} of {:.3} ms per run\n",
             self.device,
             percent(self.busy / self.seconds.max(f64::MIN_POSITIVE)),
             1e3 * self.seconds / self.runs.max(1) as f64
         )
     }
 
-    /// By layer, and the slowest kernels: in 80 columns.
+    /// Formats the time by layer and the slowest kernels in 80 columns.
     fn summary(&self) -> String {
         let (total, per_run) = (self.total(), 1e3 / self.runs.max(1) as f64);
         let part =
@@ -296,7 +296,7 @@ impl DeviceProfile {
         text
     }
 
-    /// Every kernel.
+    /// Formats all kernels.
     fn all_kernels(&self) -> String {
         let total = self.total();
         let mut text = self.head();
@@ -322,7 +322,7 @@ impl DeviceProfile {
         all
     }
 
-    /// Into the timeline, so that the last kernel ends when its run did.
+    /// Adds the kernels to the timeline, aligned with the end of the run.
     fn trace(&self, ended: Instant) {
         let last = self.spans.iter().map(|s| s.2).fold(0.0, f64::max);
         let at = |nanos: f64| ended.checked_sub(Duration::from_nanos((last - nanos).max(0.0) as u64));
@@ -334,9 +334,9 @@ impl DeviceProfile {
     }
 }
 
-/// Events of a line with the nanoseconds that each took without those inside of it.
+/// Returns the events of a line with their self time in nanoseconds.
 fn alone(mut events: Vec<&XEvent>) -> Vec<(&XEvent, f64)> {
-    // An outer one comes before those that it holds.
+    // An outer event precedes those inside it.
     events.sort_by(|a, b| a.start.total_cmp(&b.start).then(b.took.total_cmp(&a.took)));
     let mut all: Vec<(&XEvent, f64)> = Vec::with_capacity(events.len());
     let mut open: Vec<usize> = Vec::new();
@@ -354,7 +354,8 @@ fn alone(mut events: Vec<&XEvent>) -> Vec<(&XEvent, f64)> {
     all
 }
 
-/// Of spans in the order of their begins: seconds from the first begin to the last end, and those that at least one covers.
+/// Returns, for spans in order of start, the seconds from the first start to the last end, and those that at least one
+/// covers.
 fn covered(spans: &[(String, f64, f64)]) -> (f64, f64) {
     let Some(first) = spans.first().map(|s| s.1) else { return (0.0, 0.0) };
     let (mut end, mut busy) = (first, 0.0);
@@ -380,7 +381,7 @@ mod tests {
             ("gemm.1".to_string(), "transpose(jvp(dense))/dot_general".to_string()),
         ]);
         let other = XEvent { module: "eval".into(), ..event("fusion_3", 0.0, 5e6, "") };
-        // The first holds the second; the third is known by its kernel's name alone; streams overlap.
+        // The first contains the second; the third has only a kernel name; streams overlap.
         let first = vec![event("while", 0.0, 4e6, ""), event("gemm", 1e6, 2e6, "gemm.1"), other];
         let second = vec![event("fusion_3", 3e6, 2e6, "command_buffer_1")];
         let lines = vec![("Stream #1".into(), first), ("Stream #2".into(), second)];
@@ -397,11 +398,11 @@ mod tests {
             ("fusion_3", "dense", LayerPhase::Forward),
         ];
         assert_eq!(kernels, expected);
-        // Six milliseconds of kernels in five by the clock.
+        // Six milliseconds of kernels in five of wall-clock time.
         let sum: f64 = seen.kernels.iter().map(|k| k.seconds).sum();
         assert!(close(sum, 5e-3) && close(seen.kernels[0].seconds, 2e-3 * 5.0 / 6.0));
         let told = seen.summary();
-        assert!(told.starts_with("2 runs watched on GPU:0: busy 100.0 % of 2.500 ms a run\n"), "{told}");
+        assert!(told.starts_with("2 runs recorded on GPU:0: busy 100.0 % of 2.500 ms per run\n"), "{told}");
         assert!(told.lines().all(|l| l.chars().count() <= 80), "{told}");
         assert!(DeviceProfile::of(&planes, "other", &paths, 2).is_none());
         assert!(DeviceProfile::of(&planes[..1], "train", &paths, 2).is_none());

@@ -1,5 +1,5 @@
-//! A plugin's profiler, through PJRT's extension for it: what its devices did between two instants, as a serialized `XSpace`,
-//! which [`xspace`](crate::xspace) reads.
+//! Controls a plugin's profiler through the PJRT extension; returns the recording as a serialized `XSpace` for
+//! [`xspace`](crate::xspace).
 
 use crate::plugin::{Plugin, text};
 use crate::proto::ProtoMessage;
@@ -11,12 +11,12 @@ use std::ffi::c_void;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::{events, trace};
 
-/// Whether a profile is asked for.
+/// Whether profiling is enabled.
 pub(crate) fn wanted() -> bool {
     events::wanted(2) || trace::is_on()
 }
 
-/// A plugin's profiler while it watches.
+/// A running profiler of a plugin.
 pub(crate) struct ProfilerSession {
     plugin: Plugin,
     api: *const Api,
@@ -27,13 +27,13 @@ pub(crate) struct ProfilerSession {
 unsafe impl Send for ProfilerSession {}
 
 impl ProfilerSession {
-    /// Begins to watch; `None` where the plugin has no profiler.
+    /// Starts recording; `None` if the plugin has no profiler.
     ///
     /// # Errors
-    /// The plugin's own.
+    /// Errors of the plugin.
     pub(crate) fn start(plugin: &Plugin) -> Result<Option<ProfilerSession>> {
         let Some(extension) = plugin.extension(TYPE) else { return Ok(None) };
-        // SAFETY: the extension of this type is laid out so, and stays.
+        // SAFETY: the extension of this type has this layout and is permanent.
         let api = unsafe { (*extension.cast::<ProfilerExtension>()).profiler_api };
         if api.is_null() {
             return Ok(None);
@@ -54,10 +54,10 @@ impl ProfilerSession {
         Ok(Some(profiler))
     }
 
-    /// Ends to watch; what was seen.
+    /// Stops recording and returns the recording.
     ///
     /// # Errors
-    /// The plugin's own.
+    /// Errors of the plugin.
     pub(crate) fn stop(self) -> Result<Vec<u8>> {
         let mut args = self.one();
         self.call(|api| api.stop, &raw mut args, "PLUGIN_Profiler_Stop")?;
@@ -70,7 +70,7 @@ impl ProfilerSession {
         let name = "PLUGIN_Profiler_CollectData";
         self.call(|api| api.collect_data, &raw mut args, name)?;
         if !args.buffer.is_null() {
-            // SAFETY: the plugin's own memory, that long, until the profiler is destroyed.
+            // SAFETY: the plugin's memory of that length, valid until the profiler is destroyed.
             return Ok(unsafe { std::slice::from_raw_parts(args.buffer, args.buffer_size) }.to_vec());
         }
         let mut bytes = vec![0u8; args.buffer_size];
@@ -90,18 +90,18 @@ impl ProfilerSession {
         pick(unsafe { &*self.api })
     }
 
-    /// Calls a function with the structure that it takes.
+    /// Calls a function with its argument structure.
     fn call<A>(&self, pick: fn(&Api) -> Option<ApiFunction>, args: *mut A, name: &str) -> Result<()> {
         let Some(function) = self.function(pick) else {
             let e = Error::new(ErrorKind::Unsupported, format!("the plugin does not offer {name}"));
             return Err(e.at(self.plugin.path().display().to_string()));
         };
-        // SAFETY: the function takes this structure (its callers here see to it).
+        // SAFETY: the function takes this structure (ensured by the callers).
         let error = unsafe { function(args.cast()) };
         if error.is_null() { Ok(()) } else { Err(self.error(error, name)) }
     }
 
-    /// An error object as an error of ours; the object is freed.
+    /// Converts an error object and frees it.
     fn error(&self, error: OpaquePtr, name: &str) -> Error {
         let private = std::ptr::null_mut();
         let mut args = sys::profiler::ErrorMessageArgs {
@@ -124,10 +124,10 @@ impl ProfilerSession {
         Error::new(ErrorKind::Unsupported, said).at(name)
     }
 
-    /// A call whose result is nothing.
+    /// Calls a function without a result.
     fn tell<A>(&self, pick: fn(&Api) -> Option<ApiFunction>, args: *mut A) {
         if let Some(function) = self.function(pick) {
-            // SAFETY: as in `call`; what comes back is ignored.
+            // SAFETY: as in `call`; the result is ignored.
             unsafe { function(args.cast::<c_void>()) };
         }
     }

@@ -1,16 +1,16 @@
-//! A graph as the text that a plugin compiles.
+//! Prints a graph as StableHLO text for a plugin.
 
 use crate::debug_locations::located;
 use systole_ir::text::print_program;
 use systole_ir::{Graph, Shardings};
 
-/// StableHLO text of `@main`. Parameters in `donated` give their memory to the first result of their type that nobody
-/// has yet: states keep their order, so each weight meets its own update.
+/// Returns StableHLO text of `@main`. Parameters in `donated` are aliased with the first unaliased result of their
+/// type: states keep their order, so each weight is aliased with its update.
 pub fn program_text(graph: &Graph, donated: &[usize]) -> String {
     print_program(graph, &pairs(graph, donated, None), None)
 }
 
-/// As [`program_text`] and [`spread_text`], with the layers that ops belong to, which the module's profile is to tell.
+/// Like [`program_text`] and [`spread_text`], with layer paths for profiles.
 pub(crate) fn located_text(
     graph: &Graph,
     module: &str,
@@ -20,7 +20,7 @@ pub(crate) fn located_text(
     located(graph, &print_program(graph, &pairs(graph, donated, spread), spread), module)
 }
 
-/// As [`program_text`], for the devices of a mesh. Memory is given only where the array is split in the same way.
+/// Like [`program_text`], for the devices of a mesh. Only arrays with equal shardings are aliased.
 pub fn spread_text(graph: &Graph, donated: &[usize], spread: &Shardings) -> String {
     print_program(graph, &pairs(graph, donated, Some(spread)), Some(spread))
 }

@@ -1,9 +1,9 @@
-//! The part of the PJRT C API that Systole uses: argument structures, laid out as `pjrt_c_api.h` has them
+//! Bindings for the part of the PJRT C API that Systole uses: argument structures with the layout of `pjrt_c_api.h`
 //! (<https://github.com/openxla/xla/blob/main/xla/pjrt/c/pjrt_c_api.h>), version 0.117. Only layouts; no calls.
 //!
-//! Each structure begins with its own size and a list of extensions. A side that was compiled with an older header
-//! sends a smaller size and leaves later fields alone, so new fields are only ever added at the end. The size is the
-//! end of the last field, which is not always what `size_of` says.
+//! Each structure starts with its size and a list of extensions. Code compiled with an older header sends a smaller
+//! size and ignores later fields, so new fields are only added at the end. The size is the end of the last field, which
+//! may differ from `size_of`.
 
 #![allow(
     non_camel_case_types,
@@ -15,22 +15,22 @@ use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
 use systole_ir::DType;
 
-/// The version of the header that these layouts are from.
+/// Version of the header with these layouts.
 pub const API_VERSION: (i32, i32) = (0, 117);
-/// Bytes of the table of functions in that version.
+/// Size in bytes of the function table in that version.
 pub const API_SIZE: usize = 1144;
-/// Where the functions begin in the table.
+/// Offset of the first function in the table.
 pub const FIRST_SLOT: usize = 40;
 
-/// Any object of a plugin: only ever handed back to it.
+/// Opaque pointer to an object of a plugin.
 pub type OpaquePtr = *mut c_void;
-/// Characters without an end mark; a length stands beside them.
+/// Pointer to characters without terminator; the length is stored next to it.
 pub type CharPtr = *const u8;
 
-/// Whatever function stands in the table: all take one structure and return an error or null.
+/// Any function in the table: takes one structure and returns an error or null.
 pub type ApiFunction = unsafe extern "C" fn(*mut c_void) -> OpaquePtr;
 
-/// The head of the table of functions.
+/// Header of the function table.
 #[repr(C)]
 pub struct Api {
     pub struct_size: usize,
@@ -41,7 +41,7 @@ pub struct Api {
     pub minor: i32,
 }
 
-/// The head of an extension.
+/// Header of an extension.
 #[repr(C)]
 pub struct ExtensionHeader {
     pub struct_size: usize,
@@ -49,13 +49,13 @@ pub struct ExtensionHeader {
     pub next: *mut c_void,
 }
 
-/// `PJRT_Profiler_Extension`, and the table of functions that it points to: `profiler_c_api.h`
-/// (<https://github.com/openxla/xla/blob/main/xla/backends/profiler/plugin/profiler_c_api.h>), version 1. Its structures have no
-/// list of extensions, and its callers do not all state sizes.
+/// `PJRT_Profiler_Extension` and its function table: `profiler_c_api.h`
+/// (<https://github.com/openxla/xla/blob/main/xla/backends/profiler/plugin/profiler_c_api.h>), version 1. Its
+/// structures have no list of extensions, and not all callers state sizes.
 pub mod profiler {
     use super::{ApiFunction, CharPtr, ExtensionHeader, OpaquePtr};
 
-    /// The type of the extension.
+    /// Extension type.
     pub const TYPE: i32 = 1;
 
     #[repr(C)]
@@ -65,7 +65,7 @@ pub mod profiler {
         pub traceme_context_id: i64,
     }
 
-    /// Functions in the order of the header; those of errors give nothing that counts.
+    /// Functions in the order of the header; results of the error functions are ignored.
     #[repr(C)]
     pub struct Api {
         pub struct_size: usize,
@@ -80,7 +80,7 @@ pub mod profiler {
         pub collect_data: Option<ApiFunction>,
     }
 
-    // SAFETY: a table that nobody changes; the private part is null, or the plugin's to share.
+    // SAFETY: an immutable table; the private part is null, or managed by the plugin.
     unsafe impl Sync for Api {}
 
     #[repr(C)]
@@ -92,7 +92,7 @@ pub mod profiler {
         pub message_size: usize,
     }
 
-    /// Also of `Error_Destroy`, which ends before the code.
+    /// Also for `Error_Destroy`, which ends before the code.
     #[repr(C)]
     pub struct ErrorCodeArgs {
         pub struct_size: usize,
@@ -109,14 +109,14 @@ pub mod profiler {
         pub profiler: OpaquePtr,
     }
 
-    /// Of `Destroy`, `Start` and `Stop`.
+    /// Arguments of `Destroy`, `Start` and `Stop`.
     #[repr(C)]
     pub struct ProfilerArgs {
         pub struct_size: usize,
         pub profiler: OpaquePtr,
     }
 
-    /// A first call with no buffer is given the plugin's own, or the size to give.
+    /// Arguments of `CollectData`. A first call without a buffer returns the plugin's buffer, or the required size.
     #[repr(C)]
     pub struct CollectData {
         pub struct_size: usize,
@@ -126,24 +126,24 @@ pub mod profiler {
     }
 }
 
-/// A structure of arguments: its function's place in the table, and how large it is.
+/// Argument structure of a PJRT function, with the function's position in the table and the structure's size.
 ///
 /// # Safety
-/// The type is `repr(C)`, begins with the size and the list of extensions, holds only integers and pointers, and is
-/// laid out as the C header has it.
+/// The type is `repr(C)`, starts with the size and the list of extensions, contains only integers and pointers, and has
+/// the layout of the C header.
 pub unsafe trait ApiArgs: Sized {
     /// Offset of the function in the table, in bytes.
     const SLOT: usize;
     /// Name of the function.
     const NAME: &'static str;
-    /// The size that callers state.
+    /// Size that callers state.
     const SIZE: usize;
 
-    /// All fields zero, but for the size.
+    /// Returns the structure with all fields zero except the size.
     fn new() -> Self {
-        // SAFETY: integers and pointers may all be zero (the trait's promise).
+        // SAFETY: integers and pointers may all be zero (contract of the trait).
         let mut args: Self = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure begins with its size (the trait's promise).
+        // SAFETY: the structure starts with its size (contract of the trait).
         unsafe { *(&raw mut args).cast::<usize>() = Self::SIZE };
         args
     }
@@ -159,11 +159,11 @@ macro_rules! structs {
                 $(pub $field: $type,)*
             }
 
-            // SAFETY: `repr(C)`, with the two first fields and only integers and pointers behind them.
+            // SAFETY: `repr(C)`, with the first two fields and only integers and pointers after them.
             unsafe impl ApiArgs for $name {
                 const SLOT: usize = $slot;
                 const NAME: &'static str = concat!("PJRT_", stringify!($name));
-                #[allow(unused_assignments, unused_mut, reason = "only the last field counts")]
+                #[allow(unused_assignments, unused_mut, reason = "only the last field matters")]
                 const SIZE: usize = {
                     let mut end = 2 * size_of::<usize>();
                     $(end = offset_of!($name, $field) + size_of::<$type>();)*
@@ -179,7 +179,7 @@ macro_rules! structs {
     };
 }
 
-// The number before each name is the offset of its function in the table; 0: no function of its own.
+// The number before each name is the offset of its function in the table; 0 if it has none.
 structs! {
     40 Error_Destroy { error: OpaquePtr }
     48 Error_Message { error: OpaquePtr, message: CharPtr, message_size: usize }
@@ -463,22 +463,22 @@ structs! {
     }
 }
 
-/// Frees what a call handed out.
+/// Frees an object that a call returned.
 pub type Deleter = unsafe extern "C" fn(OpaquePtr);
 /// Called when an event is ready, with an error or null.
 pub type EventCallback = unsafe extern "C" fn(error: OpaquePtr, user_arg: *mut c_void);
 
-/// Called when memory that was lent as an array is read no more.
+/// Called when external memory of a buffer is no longer read.
 pub type OnDelete = unsafe extern "C" fn(device_buffer_ptr: *mut c_void, user_arg: *mut c_void);
 
-/// A device's place in an assignment of devices.
+/// Replica and partition of a device in an assignment.
 #[repr(C)]
 pub struct LogicalIds {
     pub replica: i32,
     pub partition: i32,
 }
 
-/// Kinds of [`NamedValue`].
+/// Types of [`NamedValue`].
 pub mod named {
     pub const STRING: i32 = 0;
     pub const INT64: i32 = 1;
@@ -487,19 +487,19 @@ pub mod named {
     pub const BOOL: i32 = 4;
 }
 
-/// How long a plugin may read memory that it was given.
+/// How long a plugin may read host memory passed to it.
 pub mod host_buffer {
     pub const ONLY_DURING_CALL: i32 = 0;
     pub const UNTIL_TRANSFER_COMPLETES: i32 = 1;
 }
 
-/// Kinds of [`MemoryLayout`].
+/// Types of [`MemoryLayout`].
 pub mod layout {
     pub const TILED: i32 = 0;
     pub const STRIDES: i32 = 1;
 }
 
-/// The plugin's number of an element type.
+/// Returns the PJRT code of an element type.
 pub fn buffer_type(dtype: DType) -> i32 {
     match dtype {
         DType::Bool => 1,
@@ -518,7 +518,7 @@ pub fn buffer_type(dtype: DType) -> i32 {
     }
 }
 
-/// The element type of a plugin's number, where Systole has it.
+/// Returns the element type of a PJRT code, if Systole supports it.
 pub fn element_type(code: i32) -> Option<DType> {
     DType::ALL.into_iter().find(|d| buffer_type(*d) == code)
 }
@@ -572,7 +572,7 @@ pub const NAMES: &[&str] = names! {
     TopologyDescription_GetMemorySpaceKindIds
 };
 
-/// Codes of errors; those of absl.
+/// Error codes, those of absl.
 pub mod code {
     pub const CANCELLED: i32 = 1;
     pub const UNKNOWN: i32 = 2;
@@ -591,7 +591,7 @@ pub mod code {
 mod tests {
     use super::*;
 
-    /// Sizes as the C compiler has them: `NAME_Args_STRUCT_SIZE` of the header.
+    /// Sizes from the C compiler: `NAME_Args_STRUCT_SIZE` of the header.
     #[test]
     fn structures_are_as_large_as_the_headers() {
         let header = [

@@ -1,37 +1,37 @@
-//! `XSpace`, what profilers of XLA's world write: planes (a device, the host), in them lines (a stream, a thread), in those events
-//! with names, times and statistics. Reading what is needed to say where a device's time went, and writing it.
-//! Field numbers: <https://github.com/openxla/xla/blob/main/third_party/tsl/tsl/profiler/protobuf/xplane.proto>.
+//! Reads and writes `XSpace` profiles of XLA's profilers: planes (device, host) with lines (stream, thread) of events
+//! with names, times and statistics, as far as device time attribution requires. Field numbers:
+//! <https://github.com/openxla/xla/blob/main/third_party/tsl/tsl/profiler/protobuf/xplane.proto>.
 
 use crate::proto::ProtoMessage;
 use std::collections::HashMap;
 use systole_ir::Result;
 use systole_runtime::protobuf::{ProtoValue, fields};
 
-/// Something that took time.
+/// A timed event.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct XEvent {
-    /// The kernel.
+    /// Kernel name.
     pub name: String,
-    /// Nanoseconds since the plane's origin.
+    /// Start in nanoseconds since the plane's origin.
     pub start: f64,
-    /// Nanoseconds that it took.
+    /// Duration in nanoseconds.
     pub took: f64,
-    /// The program that it was part of.
+    /// Program that it belongs to.
     pub module: String,
-    /// The program's operation.
+    /// Operation of the program.
     pub op: String,
-    /// The path that the operation has from the program's author: `dense/dot_general`.
+    /// Source path of the operation: `dense/dot_general`.
     pub path: String,
 }
 
-/// A device or the host.
+/// A plane: a device or the host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct XPlane {
     /// `/device:GPU:0`, `/host:CPU`.
     pub name: String,
-    /// Nanoseconds, since 1970 where the writer has a clock.
+    /// Origin in nanoseconds, since 1970 if the writer has a clock.
     pub origin: u64,
-    /// Lines, each with its name.
+    /// Lines with their names.
     pub lines: Vec<(String, Vec<XEvent>)>,
 }
 
@@ -40,10 +40,10 @@ const MODULE: &str = "hlo_module";
 const OP: &str = "hlo_op";
 const PATH: &str = "tf_op";
 
-/// The planes of a serialized `XSpace`. A byte 0 behind the last one, which some plugins add, is left out.
+/// Parses the planes of a serialized `XSpace`. A trailing zero byte, which some plugins append, is ignored.
 ///
 /// # Errors
-/// When the bytes are damaged.
+/// If the bytes are damaged.
 pub fn read(bytes: &[u8]) -> Result<Vec<XPlane>> {
     let bytes = if reads(bytes) { bytes } else { bytes.strip_suffix(&[0]).unwrap_or(bytes) };
     let mut planes = Vec::new();
@@ -75,14 +75,14 @@ fn plane_of(bytes: &[u8]) -> Result<XPlane> {
     plane.origin = begins.iter().copied().min().unwrap_or(0);
     for (line, begin) in lines.iter().zip(begins) {
         let (name, mut all) = line_of(line, &events, &statistics)?;
-        // As whole numbers first: nanoseconds since 1970 have more digits than an `f64`.
+        // As integers first: nanoseconds since 1970 have more digits than an `f64`.
         all.iter_mut().for_each(|event| event.start += (begin - plane.origin) as f64);
         plane.lines.push((name, all));
     }
     Ok(plane)
 }
 
-/// An entry of a map from numbers to what has a name as its second field.
+/// Parses a map entry from a number to a message whose second field is a name.
 fn named(entry: &[u8]) -> Result<Option<(u64, String)>> {
     let (mut key, mut name) = (0, String::new());
     for field in fields(entry) {
@@ -119,7 +119,7 @@ fn line_of(
     Ok((name, all))
 }
 
-/// When a line begins.
+/// Returns the start time of a line.
 fn begin_of(bytes: &[u8]) -> Result<u64> {
     let mut begin = 0;
     for field in fields(bytes) {
@@ -153,7 +153,7 @@ fn event_of(bytes: &[u8], events: &MetadataNames, statistics: &MetadataNames) ->
     Ok(event)
 }
 
-/// The name of a statistic, and its value where that is a text.
+/// Returns the name of a statistic, and its value if it is a string.
 fn statistic_of<'n>(bytes: &[u8], statistics: &'n MetadataNames) -> Result<(&'n str, String)> {
     let (mut name, mut value) = ("", String::new());
     let known = |n: u64| statistics.get(&n).map_or("", String::as_str);
@@ -161,7 +161,7 @@ fn statistic_of<'n>(bytes: &[u8], statistics: &'n MetadataNames) -> Result<(&'n 
         match field? {
             (1, ProtoValue::Number(n)) => name = known(n),
             (5, text) => value = text.text().into(),
-            // Texts that come often are said once, as names of statistics.
+            // Frequent strings are stored once, as names of statistics.
             (7, ProtoValue::Number(n)) => value = known(n).into(),
             _ => {}
         }
@@ -169,7 +169,7 @@ fn statistic_of<'n>(bytes: &[u8], statistics: &'n MetadataNames) -> Result<(&'n 
     Ok((name, value))
 }
 
-/// Planes as a serialized `XSpace`. Times keep whole picoseconds.
+/// Serializes planes as `XSpace`. Times are rounded to picoseconds.
 pub fn write(planes: &[XPlane]) -> Vec<u8> {
     planes.iter().enumerate().fold(ProtoMessage::default(), |all, (i, p)| all.bytes(1, &written(i, p))).done()
 }
@@ -201,7 +201,7 @@ fn written(index: usize, plane: &XPlane) -> Vec<u8> {
         }
         message = message.bytes(3, &line.done());
     }
-    // One list of names serves for both maps.
+    // One list of names serves both maps.
     for (k, name) in names.iter().enumerate() {
         let k = k as i64 + 1;
         let entry = ProtoMessage::default().int(1, k).bytes(2, name.as_bytes()).done();
@@ -239,7 +239,7 @@ mod tests {
         let with_end = [&bytes[..], &[0]].concat();
         assert_eq!(read(&with_end).unwrap(), planes);
         let cut = (0..bytes.len()).filter(|n| read(&bytes[..*n]).is_ok_and(|p| p == planes)).count();
-        assert_eq!(cut, 0, "cut ones are errors or other planes");
+        assert_eq!(cut, 0, "truncated files are errors or other planes");
     }
 
     /// As protobuf writes an event with a statistic by reference, one by text, and times before names.

@@ -1,8 +1,8 @@
-//! How well the analytic model agrees with Google's compiler, and with what others measured: writes the tables of
-//! `docs/results/plan-accuracy.md`.
+//! Measures the accuracy of the analytic performance model against Google's compiler and published measurements; writes
+//! the tables of `docs/results/plan-accuracy.md`.
 //!
-//! `bench/plan-accuracy.sh` is the whole command. Arguments: the file to write, a folder that keeps what was compiled (a
-//! run that is stopped goes on from there), then training steps as StableHLO text.
+//! `bench/plan-accuracy.sh` is the complete command. Arguments: the output file, a cache folder for compiled programs
+//! (an interrupted run continues from there), then training steps as StableHLO text.
 #![allow(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::fmt::Write as _;

@@ -1,54 +1,55 @@
-//! All chips of the tables side by side: those that plans are made for, and those of the tutorials' history.
+//! Chip overview for `systole chips`: all chips supported by plans, and historic chips, with prices and published
+//! figures.
 
 use crate::price::bill;
 use crate::table::{ChipTables, Gpu, HistoricChip, Price, PrintedFigure, Tpu};
 use crate::tpu_slice::TpuSlice;
 use std::collections::BTreeMap;
 
-/// One chip or GPU.
+/// A TPU or GPU chip with its figures.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChipFigures {
-    /// `v5e`, `h100`.
+    /// Name, such as `v5e` or `h100`.
     pub name: String,
-    /// Other names of it.
+    /// Alternative names.
     pub aliases: Vec<String>,
-    /// What it is called in the world.
+    /// Product name.
     pub product: String,
-    /// When it came into use.
+    /// Year of introduction.
     pub year: Option<u32>,
-    /// Peaks in 10¹² operations a second, by element type.
+    /// Peak rates in 10¹² operations per second, by element type.
     pub peaks: BTreeMap<String, f64>,
     /// Memory in 2³⁰ bytes.
     pub memory_gib: f64,
-    /// Memory's 10⁹ bytes a second, where it lies beside the chip.
+    /// Memory bandwidth in 10⁹ bytes per second, if the chip has external memory.
     pub memory_gb_per_s: Option<f64>,
-    /// Electrical power, where it is published, and what kind of figure that is.
+    /// Electrical power, if published, and the kind of figure.
     pub watts: Option<(f64, String)>,
-    /// Names of slices, smallest first; of GPUs what `plan` takes.
+    /// Names of slices, smallest first; for GPUs, the names that `plan` accepts.
     pub slices: Vec<String>,
     /// Prices, the default region first.
     pub prices: Vec<Price>,
-    /// Why nothing is planned for it.
+    /// Why plans do not support the chip.
     pub unplanned: Option<String>,
-    /// Where its figures are from.
+    /// Source of the figures.
     pub source: String,
-    /// What the tutorials print.
+    /// Figures printed in tutorials.
     pub printed: Vec<ComparedFigure>,
 }
 
-/// A printed figure and ours.
+/// A figure printed in a tutorial, and the value from these tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ComparedFigure {
-    /// As the tutorials have it.
+    /// The printed figure.
     pub printed: PrintedFigure,
-    /// The same from these tables, where they have it.
+    /// The value from these tables, if they have it.
     pub here: Option<f64>,
 }
 
 const GIB: f64 = (1 << 30) as f64;
 
 impl ChipFigures {
-    /// Every chip, TPUs by generation, then GPUs by year.
+    /// Returns every chip: TPUs by generation, then GPUs by year.
     ///
     /// ```
     /// use systole_plan::{Chip, Tables};
@@ -93,7 +94,7 @@ impl ChipFigures {
             peaks: g.peak_tflops.clone(),
             memory_gib: g.memory_gb * 1e9 / GIB,
             memory_gb_per_s: Some(g.memory_gb_per_s),
-            watts: Some((g.watts, "at most".into())),
+            watts: Some((g.watts, "maximum".into())),
             slices: vec![g.name.clone(), format!("8*{}", g.name)],
             source: g.source.clone(),
             ..ChipFigures::default()
@@ -117,7 +118,7 @@ impl ChipFigures {
         chip.priced(&p.printed, tables)
     }
 
-    /// With its prices, and what the tutorials print beside what these tables say.
+    /// Adds prices, and the printed figures compared with these tables.
     fn priced(self, printed: &[PrintedFigure], tables: &ChipTables) -> ChipFigures {
         let prices = tables.prices.iter().filter(|p| p.chip == self.name).cloned().collect();
         let compare = |p: &PrintedFigure| ComparedFigure { here: self.here(p, tables), printed: p.clone() };
@@ -136,10 +137,10 @@ impl ChipFigures {
         }
     }
 
-    /// The element type that it is made for and the peak of it.
+    /// Returns the chip's main element type and its peak rate.
     pub fn peak(&self) -> Option<(&str, f64)> {
         let made_for = ["bf16", "f16", "int8", "f32"];
-        // The V100 has tensor cores for f16 alone.
+        // The V100 has tensor cores only for f16.
         let best =
             |n: &&str| self.peaks.get(*n).is_some_and(|p| self.peaks.get("f16").is_none_or(|f| p >= f));
         let name = made_for.into_iter().find(best)?;

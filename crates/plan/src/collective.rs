@@ -1,34 +1,34 @@
-//! Time of collectives over the links of a torus, and over the data-centre network between slices.
+//! Cost model of collectives on a TPU torus and on the data-center network between slices.
 //!
-//! The formulas are the scaling-book's: a ring of both directions moves `V / (2·link·axes)` for an all-gather of `V`
-//! bytes, an axis that does not close has one direction, an all-reduce is a reduce-scatter and an all-gather; no
+//! The formulas are from the Scaling Book: a bidirectional ring takes `V / (2·link·axes)` for an all-gather of `V`
+//! bytes; an axis without wraparound has one direction; an all-reduce is a reduce-scatter plus an all-gather; no
 //! collective is faster than its hops at about 1 µs.
 
 use crate::table::{ChipTables, Tpu};
 use crate::tpu_slice::TpuSlice;
 use crate::traffic::CollectiveTraffic;
 
-/// Seconds of one hop between neighbours.
+/// Latency of one hop between neighbors in seconds.
 pub const HOP: f64 = 1e-6;
 
-/// The chips along the axes that a collective uses.
+/// The axes of a torus that a collective uses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveMesh {
-    /// Length and whether it closes to a ring, of each axis longer than 1.
+    /// Length of each axis longer than 1, and whether it wraps around to a ring.
     pub axes: Vec<(usize, bool)>,
-    /// One direction of one link in bytes a second.
+    /// Bandwidth of one link in one direction, in bytes per second.
     pub link: f64,
 }
 
 impl CollectiveMesh {
-    /// All chips of a slice.
+    /// Returns the axes of a whole slice.
     pub fn of(slice: &TpuSlice, tpu: &Tpu) -> CollectiveMesh {
         let axes = slice.topology.iter().zip(&slice.wrap).filter(|(n, _)| **n > 1).map(|(&n, &w)| (n, w));
         CollectiveMesh { axes: axes.collect(), link: tpu.link_gb_per_s * 1e9 }
     }
 
-    /// Bytes of the whole that a second brings to every chip, over all axes: both directions of rings; on a line
-    /// `n − 1` of `n` parts must pass the one link at its end.
+    /// All-gather rate in bytes per second over all axes: rings use both directions; on a line, `n − 1` of `n` parts
+    /// pass the one link at its end.
     fn rate(&self) -> f64 {
         let axis = |&(n, ring): &(usize, bool)| match ring {
             true => 2.0 * self.link,
@@ -37,7 +37,7 @@ impl CollectiveMesh {
         self.axes.iter().map(axis).sum()
     }
 
-    /// A message to all others along each axis: half way round a ring, all the way along a line.
+    /// Number of hops to all other chips along each axis: half around a ring, or the length of a line.
     fn hops(&self) -> f64 {
         self.axes.iter().map(|&(n, ring)| if ring { n as f64 / 2.0 } else { n as f64 - 1.0 }).sum()
     }
@@ -46,7 +46,7 @@ impl CollectiveMesh {
         self.axes.iter().map(|a| a.0).product()
     }
 
-    /// Every chip has a part of `bytes` and gets all of it. Seconds.
+    /// Seconds for an all-gather of `bytes` in total.
     pub fn all_gather(&self, bytes: f64) -> f64 {
         if self.chips() < 2 {
             return 0.0;
@@ -54,27 +54,27 @@ impl CollectiveMesh {
         (bytes / self.rate()).max(self.hops() * HOP)
     }
 
-    /// Sums of `bytes` on every chip, a part of them on each. Seconds.
+    /// Seconds for a reduce-scatter of `bytes` per chip.
     pub fn reduce_scatter(&self, bytes: f64) -> f64 {
         self.all_gather(bytes)
     }
 
-    /// Sums of `bytes` on every chip, on every chip. Seconds.
+    /// Seconds for an all-reduce of `bytes` per chip.
     pub fn all_reduce(&self, bytes: f64) -> f64 {
         2.0 * self.all_gather(bytes)
     }
 
-    /// Every chip sends a part to every other. Seconds; a ring of both directions needs a quarter of an all-gather.
+    /// Seconds for an all-to-all; on a bidirectional ring a quarter of an all-gather.
     pub fn all_to_all(&self, bytes: f64) -> f64 {
         self.all_gather(bytes) / 4.0
     }
 }
 
-/// Sums of `bytes` on every chip of all slices: scattered within the slices, over the network, gathered. Seconds.
+/// Seconds for an all-reduce over all slices: reduce-scatter within slices, exchange over the network, all-gather.
 pub fn all_reduce(slice: &TpuSlice, tables: &ChipTables, bytes: f64) -> f64 {
     let Some(tpu) = tables.tpu(&slice.generation) else { return 0.0 };
     let mesh = CollectiveMesh::of(slice, tpu);
-    // Cores of one chip that are devices of their own add through its memory first.
+    // Cores of one chip that are separate devices first add through the chip's memory.
     let on_chip = if tpu.devices > 1 { 2.0 * bytes / (tpu.hbm_gb_per_s * 1e9) } else { 0.0 };
     let inside = on_chip + mesh.all_reduce(bytes);
     if slice.slices == 1 {
@@ -85,7 +85,7 @@ pub fn all_reduce(slice: &TpuSlice, tables: &ChipTables, bytes: f64) -> f64 {
     inside + 2.0 * bytes * (n - 1.0) / n / network
 }
 
-/// Collectives of a compiled program, one after the other. Seconds. Between slices all of them pass the network.
+/// Seconds for the collectives of a compiled program in sequence. Between slices all of them use the network.
 pub(crate) fn of_traffic(slice: &TpuSlice, tables: &ChipTables, traffic: &[CollectiveTraffic]) -> f64 {
     let Some(tpu) = tables.tpu(&slice.generation) else { return 0.0 };
     let mesh = CollectiveMesh::of(slice, tpu);
@@ -96,7 +96,7 @@ pub(crate) fn of_traffic(slice: &TpuSlice, tables: &ChipTables, traffic: &[Colle
                 "all-reduce" => all_reduce(slice, tables, bytes),
                 "reduce-scatter" | "all-gather" => all_reduce(slice, tables, bytes) / 2.0,
                 "all-to-all" => mesh.all_to_all(bytes),
-                // To a neighbour.
+                // Collective permute to a neighbor.
                 _ => (bytes / mesh.link).max(HOP),
             }
     };

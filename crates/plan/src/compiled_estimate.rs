@@ -1,7 +1,8 @@
-//! The estimate from the compiler's own program: its cycles for kernels with products, bytes over bandwidth for the rest.
+//! Estimate from a compiled TPU program: the compiler's cycles for kernels with products, bytes over bandwidth for the
+//! rest.
 //!
-//! Why not its cycles for the rest: they are pessimistic for kernels that memory limits (1.7 times on v5e). Why not its
-//! `optimal_seconds`: each custom call counts −1 s there, and collectives count as memory traffic.
+//! The compiler's cycles are too pessimistic for memory-bound kernels (1.7 times on v5e). Its `optimal_seconds` is
+//! unusable: each custom call counts −1 s, and collectives count as memory traffic.
 
 use crate::collective::of_traffic;
 use crate::device_model::DeviceModel;
@@ -18,7 +19,7 @@ use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::AotReport;
 
-/// The estimate of a step whose devices each do `work`, from what the compiler said of its program for a TPU.
+/// Estimates a step whose devices each do `work`, from the compiler's report for a TPU.
 pub fn compiled(
     said: &AotReport,
     work: &KernelList,
@@ -26,19 +27,16 @@ pub fn compiled(
     tables: &ChipTables,
 ) -> Result<Estimate> {
     let Machine::Slice(slice) = machine else {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            "only programs for TPU slices have a compiler's estimate",
-        ));
+        return Err(Error::new(ErrorKind::Unsupported, "compiled estimates support only TPU slices"));
     };
     let tpu = tables.tpu(&slice.generation).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("no table has the generation `{}`", slice.generation))
+        Error::new(ErrorKind::Config, format!("the tables do not have the generation `{}`", slice.generation))
     })?;
     let device = machine.device(tables, HalfType::Bf16)?;
     let module = OptimizedHlo::read(&said.hlo)?;
     let entry = module.computations.get(&module.entry).ok_or_else(|| {
-        Error::new(ErrorKind::Data, "the compiler's program has no entry")
-            .hint("is it an HloModuleProtoWithConfig?")
+        Error::new(ErrorKind::Data, "the compiled program has no entry computation")
+            .hint("check that the file is an HloModuleProtoWithConfig")
     })?;
     let reader = HloReader { module: &module, tpu, device: &device };
     let mut kernels = Vec::new();
@@ -46,7 +44,8 @@ pub fn compiled(
     kernels.extend(uncovered(reader.beside(entry), &kernels));
     let memory = divided(said, work, &device);
     let estimate = assembled("compiled", work, machine, tables, &device, memory, kernels);
-    // A program that was split has collectives of its own; that of one device leaves the sums of gradients to a formula.
+    // A sharded program contains its own collectives; for a single-device program, the gradient all-reduce is estimated
+    // by a formula.
     let traffic = traffic(&said.hlo)?;
     Ok(match traffic.is_empty() {
         true => estimate,
@@ -54,7 +53,7 @@ pub fn compiled(
     })
 }
 
-/// The compiler's sums, divided as the analytic model divides them.
+/// Splits the compiler's memory totals into categories in the proportions of the analytic model.
 fn divided(said: &AotReport, work: &KernelList, device: &DeviceModel) -> MemoryNeed {
     let m = memory(work, device, &ValuePlacement::of(work, device));
     let arguments = (m.parameters + m.optimizer + m.inputs).max(1.0);
@@ -84,7 +83,7 @@ struct HloReader<'a> {
 impl HloReader<'_> {
     fn add(&self, c: &HloComputation, trips: f64, kernels: &mut Vec<KernelTime>) {
         let known: HashMap<u64, &HloInstruction> = c.instructions.iter().map(|i| (i.id, i)).collect();
-        // The core's own processor computes scalars beside the kernels.
+        // The scalar core computes scalars in parallel with the kernels.
         let scalar = |o: &u64| known.get(o).is_none_or(|k| k.shape.is_scalar());
         let only_scalars = |i: &HloInstruction| i.shape.is_scalar() && i.operands.iter().all(scalar);
         for i in &c.instructions {
@@ -96,7 +95,7 @@ impl HloReader<'_> {
                 }
                 "call" | "conditional" => {
                     let called = i.called.iter().filter_map(|b| self.module.computations.get(b));
-                    // Of a conditional the longest branch is what must be planned for; a call has one.
+                    // Plan for the longest branch of a conditional; a call has one.
                     let longest = called.max_by_key(|c| c.instructions.len());
                     longest.into_iter().for_each(|b| self.add(b, trips, kernels));
                 }
@@ -131,7 +130,7 @@ impl HloReader<'_> {
         KernelTime { scope: String::new(), name, time, trips, bytes, flops: 0.0, padding: Vec::new() }
     }
 
-    /// Seconds of the memory that copies beside kernels take.
+    /// Seconds of memory traffic by asynchronous copies.
     fn beside(&self, entry: &HloComputation) -> f64 {
         let copies = entry.instructions.iter().filter(|i| i.opcode == "copy-start");
         let bytes: f64 = copies.map(|i| i.made().whole()).sum();
@@ -139,8 +138,8 @@ impl HloReader<'_> {
     }
 }
 
-/// Bytes that an instruction reads and writes, each array counted by `of`. Slices and updates in place of large arrays
-/// touch the small array only.
+/// Returns the bytes that an instruction reads and writes, with arrays measured by `of`. Slices and in-place updates of
+/// large arrays touch only the small array.
 fn touched(i: &HloInstruction, known: &HashMap<u64, &HloInstruction>, of: fn(&HloShape) -> f64) -> f64 {
     let operand = |o: &u64| known.get(o).map_or(0.0, |k| of(&k.shape));
     match i.opcode.as_str() {
@@ -150,7 +149,7 @@ fn touched(i: &HloInstruction, known: &HashMap<u64, &HloInstruction>, of: fn(&Hl
     }
 }
 
-/// Instructions that move nothing, or whose work their start stands for. Collectives have a model of their own.
+/// Whether an instruction moves no data, or is covered by its start instruction. Collectives are modeled separately.
 fn is_free(opcode: &str) -> bool {
     let free = [
         "parameter",
@@ -164,7 +163,8 @@ fn is_free(opcode: &str) -> bool {
     ];
     let network =
         ["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "send", "recv"];
-    // Prefetches run beside kernels; `copy-start` and the like have their bytes in the kernel that would read them.
+    // Prefetches run in parallel with kernels; the bytes of `copy-start` etc. are counted at the kernel that reads
+    // them.
     free.contains(&opcode)
         || opcode.ends_with("-done")
         || opcode.ends_with("-start")

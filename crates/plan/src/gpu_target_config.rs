@@ -1,4 +1,5 @@
-//! A GPU as XLA's compiler is told of it where there is none: the text of a `stream_executor.GpuTargetConfigProto`.
+//! GPU description for ahead-of-time compilation with XLA: the text of a `stream_executor.GpuTargetConfigProto`.
+//!
 //! Fields: <https://github.com/openxla/xla/blob/main/xla/stream_executor/device_description.proto>.
 
 use crate::table::{Gpu, GpuTarget};
@@ -6,7 +7,7 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::AotTopology;
 
 impl Gpu {
-    /// So many GPUs of one machine, as a compiler is told of them.
+    /// Returns the compile target for `count` GPUs of one machine.
     ///
     /// ```
     /// let tables = systole_plan::Tables::built_in()?;
@@ -16,12 +17,12 @@ impl Gpu {
     /// ```
     ///
     /// # Errors
-    /// When the table does not say what compilers have to know of it.
+    /// If the table has no compiler data for the GPU.
     pub fn ahead(&self, count: usize) -> Result<AotTopology> {
         let target = self.target.as_ref().ok_or_else(|| {
-            let what = format!("the table does not say what a compiler must know of the GPU `{}`", self.name);
+            let what = format!("the table has no compiler data for the GPU `{}`", self.name);
             Error::new(ErrorKind::Config, what)
-                .hint("add [gpu.target] to its entry; those of crates/plan/tables/gpu.toml show the fields")
+                .hint("add [gpu.target] to its entry, with the fields as in crates/plan/tables/gpu.toml")
         })?;
         let name = if count == 1 { self.name.clone() } else { format!("{count}*{}", self.name) };
         Ok(AotTopology::gpus(&name, target.text(), count))
@@ -29,7 +30,7 @@ impl Gpu {
 }
 
 impl GpuTarget {
-    /// The text that the compiler reads.
+    /// Returns the proto text for the compiler.
     fn text(&self) -> String {
         let [major, minor] = self.compute_capability;
         let features = if self.accelerated_features { "ACCELERATED_FEATURES" } else { "NONE" };

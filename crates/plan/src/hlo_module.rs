@@ -1,10 +1,11 @@
-//! What is needed of a compiler's optimized program: instructions, their arrays in memory, the compiler's cycles.
+//! Minimal reader of optimized HLO modules (`HloModuleProtoWithConfig`): instructions, shapes with layout, estimated
+//! cycles.
 
 use std::collections::HashMap;
 use systole_ir::Result;
 use systole_runtime::protobuf::{ProtoValue, fields};
 
-/// A module: its computations by id.
+/// An HLO module: computations by id.
 #[derive(Debug, Default)]
 pub(crate) struct OptimizedHlo {
     pub(crate) computations: HashMap<u64, HloComputation>,
@@ -26,15 +27,15 @@ pub(crate) struct HloInstruction {
     pub(crate) shape: HloShape,
     pub(crate) operands: Vec<u64>,
     pub(crate) called: Vec<u64>,
-    /// The number that parts of one collective share.
+    /// Channel id, shared by the parts of one collective.
     pub(crate) channel: Option<u64>,
-    /// The compiler's estimate, where it has one.
+    /// The compiler's estimated cycles, if there are any.
     pub(crate) cycles: Option<f64>,
-    /// The value of a scalar integer constant.
+    /// Value of a scalar integer constant.
     pub(crate) constant: Option<i64>,
 }
 
-/// An array, or a tuple of some.
+/// Shape of an array, or of a tuple of shapes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HloShape {
     element: u64,
@@ -71,7 +72,7 @@ impl OptimizedHlo {
         Ok(())
     }
 
-    /// Whether an instruction is a product, or has one in it.
+    /// Whether an instruction is a matrix product or convolution, or a fusion that contains one.
     pub(crate) fn multiplies(&self, i: &HloInstruction) -> bool {
         if matches!(i.opcode.as_str(), "convolution" | "dot") {
             return true;
@@ -80,7 +81,7 @@ impl OptimizedHlo {
         i.opcode == "fusion" && inside.flat_map(|c| &c.instructions).any(|j| self.multiplies(j))
     }
 
-    /// Trips of a loop: the constant that its condition compares with; libtpu leaves nothing else.
+    /// Trip count of a loop: the constant in its condition, the only hint that libtpu keeps.
     pub(crate) fn trips(&self, i: &HloInstruction) -> f64 {
         let constants = |c: &u64| -> Vec<i64> {
             let own = self.computations.get(c).map(|c| c.instructions.as_slice()).unwrap_or_default();
@@ -93,7 +94,7 @@ impl OptimizedHlo {
 }
 
 impl HloInstruction {
-    /// The shape of what it makes: what begins a gather names its argument and its result.
+    /// Shape of the instruction's result. Asynchronous start ops return a tuple of operand and result.
     pub(crate) fn made(&self) -> &HloShape {
         let pair = self.opcode.ends_with("-start") && self.opcode != "all-reduce-start";
         self.shape.parts.get(1).filter(|_| pair).unwrap_or(&self.shape)
@@ -134,13 +135,13 @@ fn instruction(bytes: &[u8]) -> Result<HloInstruction> {
     Ok(i)
 }
 
-/// `"window_config":{…"estimated_cycles":"1083068"…}`: the only thing wanted of that JSON.
+/// Extracts `estimated_cycles` from the backend config JSON: `"window_config":{…"estimated_cycles":"1083068"…}`.
 fn cycles(config: &str) -> Option<f64> {
     let (_, after) = config.split_once("\"estimated_cycles\":\"")?;
     after.split_once('"')?.0.parse().ok().filter(|c| *c > 0.0)
 }
 
-/// An s32 or s64 scalar of a LiteralProto.
+/// Reads an s32 or s64 scalar of a LiteralProto.
 fn scalar(bytes: &[u8]) -> Result<Option<i64>> {
     let mut value = None;
     for field in fields(bytes) {
@@ -169,7 +170,7 @@ fn layout(bytes: &[u8], s: &mut HloShape) -> Result<()> {
     for field in fields(bytes) {
         match field? {
             (1, v) => s.minor_to_major.extend(v.numbers()),
-            // The first tile pads; the ones after it only order elements within.
+            // The first tile determines the padding; later tiles only reorder elements within it.
             (6, ProtoValue::Bytes(b)) if s.tile.is_empty() => {
                 for tile in fields(b) {
                     if let (1, v) = tile? {
@@ -185,7 +186,7 @@ fn layout(bytes: &[u8], s: &mut HloShape) -> Result<()> {
 }
 
 impl HloShape {
-    /// Bytes in the device's main memory, padding of tiles included.
+    /// Bytes in the device's main memory, including tile padding.
     pub(crate) fn bytes(&self) -> f64 {
         if !self.parts.is_empty() {
             return self.parts.iter().map(HloShape::bytes).sum();
@@ -202,19 +203,19 @@ impl HloShape {
         dims.iter().product::<f64>() * element_bytes(self.element)
     }
 
-    /// Whether it is a number, or a tuple of some.
+    /// Whether it is a scalar, or a tuple of scalars.
     pub(crate) fn is_scalar(&self) -> bool {
         self.dims.iter().product::<u64>() <= 1 && self.parts.iter().all(HloShape::is_scalar)
     }
 
-    /// Bytes without padding, in whatever memory.
+    /// Bytes without padding, in any memory.
     pub(crate) fn whole(&self) -> f64 {
         let own = self.dims.iter().map(|&d| d as f64).product::<f64>() * element_bytes(self.element);
         self.parts.iter().map(HloShape::whole).fold(own, |sum, part| sum + part)
     }
 }
 
-/// Bytes of XLA's element types by their numbers; tokens and tuples have none.
+/// Bytes per element by XLA's primitive type number; 0 for tokens and tuples.
 fn element_bytes(element: u64) -> f64 {
     match element {
         1 | 2 | 6 | 19 | 20 | 23 | 24 | 25 | 28 | 29 => 1.0,

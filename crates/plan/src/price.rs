@@ -1,27 +1,28 @@
-//! What a run costs: dollars an hour by chip and region, billed as the provider does.
+//! Cost of a run: hourly price by chip and region, with the provider's billing granularity.
 
 use crate::table::{ChipTables, Price};
 
-/// The bill of one run.
+/// Cost of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bill {
-    /// The price it is from.
+    /// Price that the cost is based on.
     pub price: Price,
-    /// Dollars an hour of the whole machine on demand.
+    /// Dollars per hour for the whole machine, on demand.
     pub per_hour: f64,
-    /// The part of it that is for hosts, where they are billed apart.
+    /// Part of the hourly price for hosts, if they are billed separately.
     pub host_per_hour: f64,
-    /// Dollars an hour at spot prices.
+    /// Dollars per hour at spot prices.
     pub spot_per_hour: Option<f64>,
-    /// Dollars of the run on demand.
+    /// Dollars of the run, on demand.
     pub run: Option<f64>,
     /// Dollars of the run at spot prices.
     pub spot_run: Option<f64>,
-    /// Whether the price is older than a year.
+    /// Whether the price is older than one year.
     pub old: bool,
 }
 
-/// The bill for `chips` of a kind; `seconds` of the run where it is known. Without a region the chip's first one.
+/// Computes the cost of `chips` chips; `seconds` is the length of the run, if known. Without a region, uses the chip's
+/// first region.
 pub fn bill(
     tables: &ChipTables,
     chip: &str,
@@ -55,12 +56,12 @@ pub fn bill(
     })
 }
 
-/// Regions with a price of a chip.
+/// Returns the regions with a price for a chip.
 pub fn regions<'a>(tables: &'a ChipTables, chip: &str) -> Vec<&'a str> {
     tables.prices.iter().filter(|p| p.chip == chip).map(|p| p.region.as_str()).collect()
 }
 
-/// Whether `date` is more than a year before `today`, both `YYYY-MM-DD`.
+/// Whether `date` is more than one year before `today`, both `YYYY-MM-DD`.
 fn older_than_a_year(date: &str, today: &str) -> bool {
     let parts = |d: &str| {
         let (year, rest) = d.split_once('-')?;
@@ -68,7 +69,7 @@ fn older_than_a_year(date: &str, today: &str) -> bool {
     };
     match (parts(date), parts(today)) {
         (Some((year, rest)), Some(today)) => (year + 1, rest) < today,
-        // A date that does not read vouches for nothing.
+        // An invalid date counts as old.
         _ => true,
     }
 }

@@ -1,32 +1,32 @@
-//! How long one kernel takes on one device, from its products and bytes.
+//! Roofline model: time of one kernel on one device from its matrix operations and bytes.
 //!
-//! `T = start + max(products, results, bytes, element-wise work) + what their first and last blocks leave uncovered`.
+//! `T = start + max(products, results, bytes, element-wise work) + exposed first and last blocks`.
 
 use crate::device_model::{DeviceModel, padded};
 use crate::kernel_list::{KernelWork, MatrixProduct};
 use crate::value_placement::MemoryTraffic;
 
-/// Where a kernel's time goes; all in seconds for one trip.
+/// Time components of one kernel execution, in seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelTimeParts {
-    /// Matrix units at work, padding included.
+    /// Matrix unit time, including padding.
     pub products: f64,
-    /// Moving products out of the matrix units.
+    /// Time to move results out of the matrix units.
     pub results: f64,
-    /// Memory.
+    /// Memory time.
     pub memory: f64,
-    /// Element-wise work.
+    /// Element-wise time.
     pub vector: f64,
-    /// Starting it.
+    /// Start overhead.
     pub start: f64,
-    /// In all: not the sum, most of these run at the same time.
+    /// Total time; less than the sum, because components overlap.
     pub total: f64,
-    /// What it cannot take less than: peak rates, no padding, no start.
+    /// Lower bound: peak rates, no padding, no start overhead.
     pub floor: f64,
 }
 
 impl KernelTimeParts {
-    /// `MXU`, `HBM`, `VPU` or `start`: what takes longest.
+    /// Returns the limiting resource: `MXU`, `HBM`, `VPU` or `start`.
     pub fn limit(&self) -> &'static str {
         let parts = [
             (self.products.max(self.results), "MXU"),
@@ -41,15 +41,15 @@ impl KernelTimeParts {
 /// A dimension of a product that the matrix units pad.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DimPadding {
-    /// What it is in the layer: `output features`, `summed dimension`.
+    /// Name of the dimension: `output features`, `contracted dimension`.
     pub dimension: &'static str,
-    /// As the program has it.
+    /// Size in the program.
     pub from: f64,
-    /// As the matrix units work on it.
+    /// Padded size.
     pub to: f64,
 }
 
-/// The time of one trip that moves so much.
+/// Computes the time of one execution with the given memory traffic.
 pub(crate) fn time(kernel: &KernelWork, moved: &MemoryTraffic, device: &DeviceModel) -> KernelTimeParts {
     let arrays = kernel.reads.iter().chain(&kernel.writes);
     let unpadded = arrays.map(|a| a.ty.bytes() as f64 * a.part).sum::<f64>().min(moved.bytes);
@@ -77,20 +77,20 @@ pub(crate) fn time(kernel: &KernelWork, moved: &MemoryTraffic, device: &DeviceMo
     KernelTimeParts { products, results, memory, vector, start, total: start + long + uncovered, floor }
 }
 
-/// How many times more multiply-adds the matrix units do than are needed.
+/// Ratio of performed to required multiply-adds, due to padding.
 pub fn waste(p: &MatrixProduct, device: &DeviceModel) -> f64 {
     paddings(p, device).iter().map(|d| d.to / d.from).product()
 }
 
-/// The dimensions that are padded.
+/// Returns the padded dimensions.
 pub fn paddings(p: &MatrixProduct, device: &DeviceModel) -> Vec<DimPadding> {
     let Some(tile) = device.tile else { return Vec::new() };
     let side = tile.mxu as f64;
-    // A window's places and its features fill the summed dimension together.
+    // The window and the input features together form the contracted dimension.
     let inner = p.taps * p.inner;
     let inner = match p.convolution && p.inner < side {
         true => DimPadding { dimension: "window × input features", from: inner, to: padded(inner, side) },
-        false => DimPadding { dimension: "summed dimension", from: p.inner, to: padded(p.inner, side) },
+        false => DimPadding { dimension: "contracted dimension", from: p.inner, to: padded(p.inner, side) },
     };
     let features = if p.convolution { "output features" } else { "columns" };
     let columns = |d, from: f64| DimPadding { dimension: d, from, to: padded(from, side) };

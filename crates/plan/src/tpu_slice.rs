@@ -1,33 +1,33 @@
-//! User-facing names of TPU slices and what they are: chips, hosts, topology, rings.
+//! Resolves TPU slice names (`v5e-16`, `v5p:4x4x4`) to chips, hosts, topology and rings.
 
 use crate::table::{ChipTables, Tpu};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::AotTopology;
 
-/// A TPU slice (or several equal ones over the data-centre network).
+/// A TPU slice, or several equal ones over the data-center network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TpuSlice {
-    /// As the cloud calls it: `v5litepod-16`; a topology that has no such name stays as it was written.
+    /// Cloud name, such as `v5litepod-16`; a topology without a cloud name is kept as written.
     pub name: String,
-    /// The generation: `v5e`.
+    /// TPU generation, such as `v5e`.
     pub generation: String,
-    /// Chips along each axis: `[4, 4]`.
+    /// Chips along each axis, such as `[4, 4]`.
     pub topology: Vec<usize>,
-    /// Whether each axis closes to a ring.
+    /// Whether each axis wraps around to a ring.
     pub wrap: Vec<bool>,
-    /// Chips of one slice.
+    /// Chips per slice.
     pub chips: usize,
-    /// Devices of one slice that a program sees.
+    /// Devices per slice that a program sees.
     pub devices: usize,
-    /// Hosts of one slice.
+    /// Hosts per slice.
     pub hosts: usize,
-    /// Slices; more than one are joined by the data-centre network.
+    /// Number of slices; several are joined by the data-center network.
     pub slices: usize,
 }
 
 impl TpuSlice {
-    /// The slice of a name: `v2-8`, `v5litepod-16`, `v5e-16`, `v5p-64`, `tpu7x-2x2x1`, a topology `v5e:4x4`; with
-    /// `2*` before it two of them.
+    /// Resolves a slice name: `v2-8`, `v5litepod-16`, `v5e-16`, `v5p-64`, `tpu7x-2x2x1` or a topology `v5e:4x4`; the
+    /// prefix `2*` means two slices.
     ///
     /// ```
     /// use systole_plan::{Slice, Tables};
@@ -43,8 +43,9 @@ impl TpuSlice {
         if let Some((n, rest)) = name.split_once('*') {
             let slices = n.trim().parse::<usize>().ok().filter(|n| (1..=1024).contains(n));
             let slices = slices.ok_or_else(|| {
-                let e = Error::new(ErrorKind::Config, format!("`{n}` is no number of slices")).at(name);
-                e.hint("write 2*v5e-16 for two slices")
+                let e =
+                    Error::new(ErrorKind::Config, format!("expected a number of slices, got `{n}`")).at(name);
+                e.hint("for two slices write 2*v5e-16")
             })?;
             return Ok(TpuSlice { slices, ..TpuSlice::of(rest, tables)? });
         }
@@ -62,8 +63,8 @@ impl TpuSlice {
         Ok(TpuSlice::shaped(tpu, topology))
     }
 
-    /// As [`TpuSlice::of`], and besides any chips along the axes that a compiler may know though no cloud sells them:
-    /// `v2:1x1`; a generation alone is one chip.
+    /// Like [`Slice::of`], but also accepts topologies that the compiler supports and no cloud sells, such as `v2:1x1`.
+    /// A generation alone means one chip.
     ///
     /// ```
     /// use systole_plan::{Slice, Tables};
@@ -93,7 +94,7 @@ impl TpuSlice {
         }
     }
 
-    /// Every slice that has a name, by generation and size.
+    /// Returns every named slice, by generation and size.
     pub fn all(tables: &ChipTables) -> Vec<TpuSlice> {
         let of = |t: &Tpu| {
             let mut found: Vec<TpuSlice> =
@@ -104,13 +105,13 @@ impl TpuSlice {
         tables.tpus.iter().flat_map(of).collect()
     }
 
-    /// The topology as libtpu takes it: `v5e:4x4`.
+    /// Topology name for libtpu: `v5e:4x4`.
     pub fn libtpu(&self, tables: &ChipTables) -> String {
         let tpu = tables.tpu(&self.generation);
         format!("{}:{}", tpu.map_or(self.generation.as_str(), |t| &t.libtpu), joined(&self.topology))
     }
 
-    /// What a compiler is told of it.
+    /// Returns the target of ahead-of-time compilation.
     pub fn ahead(&self, tables: &ChipTables) -> AotTopology {
         AotTopology {
             topology: self.libtpu(tables),
@@ -132,7 +133,7 @@ impl TpuSlice {
         self.devices * self.slices
     }
 
-    /// With the number of slices before it where there are several.
+    /// Name, prefixed by the number of slices if there are several.
     pub fn title(&self) -> String {
         if self.slices == 1 { self.name.clone() } else { format!("{}*{}", self.slices, self.name) }
     }
@@ -146,7 +147,7 @@ fn dims(text: &str) -> Option<Vec<usize>> {
     text.split('x').map(|d| d.parse().ok().filter(|d| (1..=1024).contains(d))).collect()
 }
 
-/// Topologies that can be asked for: those with a name, and those made of cubes of 4×4×4 where slices are.
+/// Whether a topology can be requested: named ones, and multiples of 4×4×4 cubes on generations with cubes.
 fn offered(tpu: &Tpu, dims: &[usize]) -> bool {
     if tpu.slices.values().any(|t| *t == joined(dims)) {
         return true;
@@ -156,7 +157,7 @@ fn offered(tpu: &Tpu, dims: &[usize]) -> bool {
     dims.len() == tpu.axes && dims.iter().all(|d| d % 4 == 0) && chips <= 64 * cubes && chips <= tpu.max_chips
 }
 
-/// `v4-6144`: cubes of 4×4×4 in the box with the shortest sides, where names count cores and slices are made of cubes.
+/// Resolves sizes that count cores (`v4-6144`) to 4×4×4 cubes in the most compact box.
 fn counted(tpu: &Tpu, size: &str) -> Option<Vec<usize>> {
     let cores: usize = size.parse().ok()?;
     let chips =
@@ -164,7 +165,7 @@ fn counted(tpu: &Tpu, size: &str) -> Option<Vec<usize>> {
     compact(chips.min(tpu.max_chips + 1)).filter(|d| offered(tpu, d))
 }
 
-/// The box of whole cubes for so many chips whose sides are shortest together, sides in order.
+/// Returns the box of whole cubes with the smallest sum of sides, in ascending order.
 fn compact(chips: usize) -> Option<Vec<usize>> {
     let cubes = chips.is_multiple_of(64).then_some(chips / 64)?;
     let sides = |a: usize| (a..=cubes / a).map(move |b| [a, b, cubes / (a * b).max(1)]);
@@ -174,7 +175,7 @@ fn compact(chips: usize) -> Option<Vec<usize>> {
     Some(shortest.map(|side| 4 * side).to_vec())
 }
 
-/// The cloud's name of a topology that has one.
+/// Returns the cloud name of a topology, if it has one.
 fn cloud_name(tpu: &Tpu, topology: &[usize]) -> Option<String> {
     let text = joined(topology);
     if let Some((name, _)) = tpu.slices.iter().find(|(_, t)| **t == text) {
@@ -191,7 +192,7 @@ fn cloud_name(tpu: &Tpu, topology: &[usize]) -> Option<String> {
     }
 }
 
-/// Chips along all axes, none longer than the longest of a slice that has a name.
+/// Parses a topology whose sides do not exceed the longest side of a named slice.
 fn small_enough(tpu: &Tpu, size: &str) -> Option<Vec<usize>> {
     let mut found = dims(size)?;
     found.resize(found.len().max(tpu.axes), 1);
@@ -218,12 +219,14 @@ fn unknown(name: &str, tables: &ChipTables) -> Error {
         }
     };
     let (cores, chips, topology) = (counting("cores"), counting("chips"), counting("topology"));
-    Error::new(ErrorKind::Config, format!("there is no TPU slice `{name}`"))
-        .because(format!("{cores} count TensorCores, {chips} chips; {topology} takes a topology"))
-        .hint(format!("the nearest: {}", near.join(", ")))
+    Error::new(ErrorKind::Config, format!("unknown TPU slice `{name}`"))
+        .because(format!(
+            "the number counts TensorCores for {cores}, chips for {chips}; {topology} needs a topology"
+        ))
+        .hint(format!("did you mean {}?", near.join(", ")))
 }
 
-/// Another generation is farther than any other size; then by how the sizes differ.
+/// Distance for suggestions: first by generation, then by size.
 fn distance(name: &str, s: &TpuSlice, tables: &ChipTables) -> (usize, usize) {
     let lower = name.to_lowercase();
     let (family, size) = lower.split_once([':', '-']).unwrap_or((&lower, ""));
@@ -239,7 +242,7 @@ fn distance(name: &str, s: &TpuSlice, tables: &ChipTables) -> (usize, usize) {
     (usize::from(s.generation != generation), own.abs_diff(count(size)))
 }
 
-/// The generation with the longest common beginning.
+/// Returns the generation with the longest common prefix.
 fn closest_family(family: &str, tables: &ChipTables) -> String {
     let common = |t: &&Tpu| family.bytes().zip(t.name.bytes()).take_while(|(a, b)| a == b).count();
     tables.tpus.iter().max_by_key(common).map_or_else(String::new, |t| t.name.clone())
@@ -315,13 +318,13 @@ mod tests {
         let told = |name: &str| TpuSlice::of(name, &tables).unwrap_err().to_string();
         assert!(told("v3-16").contains("v3-8") || told("v3-16").contains("v3-32"), "{}", told("v3-16"));
         assert!(told("v5e-10").contains("v5litepod-8"), "{}", told("v5e-10"));
-        let units = "v2, v3, v4 and v5p count TensorCores, v5e and v6e chips; tpu7x takes a topology";
+        let units = "TensorCores for v2, v3, v4 and v5p, chips for v5e and v6e; tpu7x needs a topology";
         assert!(told("v5e-10").contains(units), "{}", told("v5e-10"));
         assert!(told("v6-8").contains("v6e-8"), "{}", told("v6-8"));
         assert!(told("v5e:3x3").contains("v5litepod-8"), "{}", told("v5e:3x3"));
         assert!(told("v5e:32x16").contains("v5litepod-256"), "{}", told("v5e:32x16"));
-        assert!(told("").contains("no TPU slice"));
+        assert!(told("").contains("unknown TPU slice"));
         assert!(told("0*v5e-4").contains("2*v5e-16"), "{}", told("0*v5e-4"));
-        assert!(told("v4:99999999999999999999x4x4").contains("no TPU slice"));
+        assert!(told("v4:99999999999999999999x4x4").contains("unknown TPU slice"));
     }
 }

@@ -1,4 +1,4 @@
-//! What devices exchange in one run of a compiled program: its collectives, counted.
+//! Counts the collectives of a compiled program and the bytes they exchange.
 
 use crate::hlo_module::{HloComputation, HloInstruction, OptimizedHlo};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -7,18 +7,18 @@ use systole_ir::Result;
 /// Collectives of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveTraffic {
-    /// HLO's name: `all-reduce`, `all-gather`, `reduce-scatter`, …
+    /// HLO opcode: `all-reduce`, `all-gather`, `reduce-scatter`, …
     pub op: String,
-    /// How many run in one run of the program, those in loops once for each trip.
+    /// Number of executions per program run, including loop iterations.
     pub count: usize,
-    /// Bytes of the arrays that they work on, on one device: the gathered array, the array before it is scattered.
+    /// Total bytes of the full arrays on one device: gathered, or before the scatter.
     pub bytes: f64,
 }
 
 const COLLECTIVES: [&str; 6] =
     ["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "send"];
 
-/// The collectives of a serialized `HloModuleProtoWithConfig`, by name.
+/// Returns the collectives of a serialized `HloModuleProtoWithConfig`, by name.
 pub fn traffic(hlo: &[u8]) -> Result<Vec<CollectiveTraffic>> {
     let module = OptimizedHlo::read(hlo)?;
     let mut counted = CollectiveCount { module: &module, seen: HashSet::new(), found: BTreeMap::new() };
@@ -49,7 +49,7 @@ impl CollectiveCount<'_> {
                 called.for_each(|c| self.add(c, trips));
                 continue;
             };
-            // One that runs beside other work stands in several computations: its start, what it runs beside, its end.
+            // An asynchronous collective occurs in several computations: its start, the overlapped work, its end.
             if i.channel.is_some_and(|channel| !self.seen.insert((op, channel))) {
                 continue;
             }
@@ -61,11 +61,11 @@ impl CollectiveCount<'_> {
     }
 }
 
-/// The collective that an instruction begins. `…-done` ends what `…-start` began.
+/// Returns the collective that an instruction starts; `…-done` ends what `…-start` started.
 fn collective(c: &HloComputation, i: &HloInstruction) -> Option<&'static str> {
     let name = i.opcode.strip_suffix("-start").unwrap_or(&i.opcode);
     let op = COLLECTIVES.into_iter().find(|op| *op == name)?;
-    // The compiler's own form: a sum and, in the same computation, the slice that is taken of it.
+    // libtpu's own form: an all-reduce followed by a slice of its result in the same computation.
     let scattered = op == "all-reduce" && c.name.starts_with("all-reduce-scatter");
     Some(if scattered { "reduce-scatter" } else { op })
 }

@@ -1,44 +1,44 @@
-//! Where the values between kernels lie: when each is alive, and whether it fits into memory on the chip.
+//! Assigns intermediate values to on-chip or main memory, by lifetime and size.
 
 use crate::device_model::DeviceModel;
 use crate::kernel_list::{KernelList, KernelWork, MemoryArray};
 use std::collections::{HashMap, HashSet};
 
-/// A value that is used up so many kernels later counts as a temporary.
+/// A value last used at most this many kernels later counts as a temporary.
 const NEAR: usize = 4;
 
-/// Values of a program by the memory that they lie in.
+/// Memory assignment of a program's values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ValuePlacement {
-    /// Those on the chip: the program or loop body, and the number of the array.
+    /// Values on the chip: (program or loop body, array id).
     on_chip: HashSet<(usize, usize)>,
-    /// Long-lived bytes in main memory when most of it is in use.
+    /// Long-lived bytes in main memory at peak usage.
     pub(crate) activations: f64,
-    /// Short-lived ones at that time.
+    /// Short-lived bytes in main memory at peak usage.
     pub(crate) temporaries: f64,
-    /// Samples that the program works on.
+    /// Batch size of the program.
     batch: Option<usize>,
     /// Bytes of all arguments.
     arguments: f64,
-    /// Whether arguments are brought onto the chip before they are needed, while other kernels run, and results taken
-    /// away after.
+    /// Whether arguments are prefetched onto the chip, and results copied out, while other kernels run.
     ahead: bool,
-    /// The values between kernels.
+    /// Values between kernels.
     between: HashSet<(usize, usize)>,
 }
 
-/// What a kernel moves: bytes of main memory, seconds of it, seconds of it beside other kernels, and seconds on the chip.
+/// Memory traffic of a kernel: main memory bytes, seconds for them, seconds of asynchronous copies, seconds of on-chip
+/// memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryTraffic {
     pub(crate) bytes: f64,
     pub(crate) far: f64,
     pub(crate) beside: f64,
     pub(crate) near: f64,
-    /// Whether it finds everything on the chip and leaves its results there.
+    /// Whether all operands and results are on the chip.
     pub(crate) all_near: bool,
 }
 
-/// A value between kernels: arguments are never made, results are counted elsewhere.
+/// Lifetime of a value between kernels. Arguments and results are not included.
 struct ValueLifetime {
     value: (usize, usize),
     made: usize,
@@ -56,12 +56,12 @@ impl ValuePlacement {
         lives.retain(|l| !on_chip.contains(&l.value));
         let (activations, temporaries) = fullest(&lives, kernels.len());
         let arguments: f64 = work.arguments.iter().map(|a| device.bytes(&a.ty)).sum();
-        // Before a single kernel there is nothing that would hide it.
+        // A single kernel has no earlier kernel that could hide its transfers.
         let ahead = arguments < room && kernels.len() > 1;
         ValuePlacement { on_chip, activations, temporaries, batch: work.batch(), arguments, ahead, between }
     }
 
-    /// What a kernel moves in one trip.
+    /// Returns the memory traffic of one execution of a kernel.
     pub(crate) fn moved(&self, kernel: &KernelWork, device: &DeviceModel) -> MemoryTraffic {
         let mut moved = MemoryTraffic { bytes: 0.0, far: 0.0, beside: 0.0, near: 0.0, all_near: true };
         let reads = kernel.reads.iter().map(|a| (a, false));
@@ -88,8 +88,8 @@ impl ValuePlacement {
         moved
     }
 
-    /// Bytes that are in use together with an array, which say what cache it lies in. Values of samples pass between
-    /// kernels in blocks of samples; weights and what stands for a whole batch are read again with all arguments.
+    /// Working-set bytes around an array, which determine its cache level. Per-sample values pass between kernels in
+    /// blocks of samples; weights and whole-batch values are read again with all arguments.
     fn beside(&self, a: &MemoryArray, device: &DeviceModel) -> f64 {
         let whole = device.array_bytes(a);
         match self.batch {
@@ -99,8 +99,8 @@ impl ValuePlacement {
     }
 }
 
-/// The kernels as compilers order them to save memory: what only makes results (updates of weights) runs as soon as it
-/// can, so that gradients die early.
+/// Orders the kernels like memory-saving schedulers: kernels that only produce results (weight updates) run as early as
+/// possible, so that gradients are freed early.
 fn ordered<'a>(work: &'a KernelList, device: &DeviceModel) -> Vec<&'a KernelWork> {
     let kernels: Vec<&KernelWork> = work.kernels.iter().filter(|k| device.runs(k)).collect();
     let mut made: HashMap<(usize, usize), usize> = HashMap::new();
@@ -135,7 +135,7 @@ fn lives(kernels: &[&KernelWork], device: &DeviceModel) -> Vec<ValueLifetime> {
     lives.into_values().filter(|l| l.last > l.made).collect()
 }
 
-/// The smallest first, each where there is room for all its life.
+/// Places the smallest values first, if there is room during their whole lifetime.
 fn on_chip(lives: &mut [ValueLifetime], kernels: usize, room: f64) -> HashSet<(usize, usize)> {
     lives.sort_by(|a, b| a.bytes.total_cmp(&b.bytes).then(a.value.cmp(&b.value)));
     let mut free = vec![room; kernels];
@@ -150,7 +150,7 @@ fn on_chip(lives: &mut [ValueLifetime], kernels: usize, room: f64) -> HashSet<(u
     placed
 }
 
-/// The long-lived and the short-lived bytes at the kernel where most values are alive.
+/// Returns long-lived and short-lived bytes at the kernel with peak usage.
 fn fullest(lives: &[ValueLifetime], kernels: usize) -> (f64, f64) {
     let mut change = vec![(0.0, 0.0); kernels + 1];
     for l in lives {

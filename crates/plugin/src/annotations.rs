@@ -1,6 +1,5 @@
-//! What a program of another system says of devices: how its arguments and results lie on them, and which arguments are
-//! given away. Where it leaves a result open, the way of the arguments is followed through the program (Shardy's
-//! propagation, as far as it is needed to name a result's axes).
+//! Reads sharding and donation annotations (GSPMD, Shardy) of imported programs. Results without a sharding get one by
+//! a subset of Shardy's propagation, sufficient to name their axes.
 
 use crate::call::CallError;
 use std::collections::HashMap;
@@ -10,22 +9,22 @@ use systole_mlir::syntax::{
     OPEN, Operation, closed,
 };
 
-/// Calls deeper than this are not followed.
+/// Maximum call depth that is followed.
 const MOST_CALLS: usize = 16;
 
-/// The axes that split each dimension; empty: none known.
+/// Mesh axes that split each dimension; empty if unknown.
 type DimAxes = Vec<Vec<String>>;
 
-/// What the module says of its devices.
+/// Shardings, donations and layouts of a module's entry function.
 #[derive(Debug)]
 pub(crate) struct ShardingAnnotations {
-    /// How each argument lies on the devices.
+    /// Sharding of each argument.
     pub(crate) arguments: Vec<DeviceSharding>,
-    /// How each result does, where it is said or found out.
+    /// Sharding of each result, stated or propagated.
     pub(crate) results: Vec<DeviceSharding>,
-    /// Arguments that callers give away.
+    /// Whether the caller donates each argument.
     pub(crate) donated: Vec<bool>,
-    /// What is said of the layout of each argument, and of each result; empty: nothing.
+    /// Stated layout of each argument and each result; empty if none.
     pub(crate) argument_layouts: Vec<String>,
     pub(crate) result_layouts: Vec<String>,
 }
@@ -34,14 +33,14 @@ fn find<'a>(attributes: &'a NamedAttributes, name: &str) -> Option<&'a Attribute
     attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value)
 }
 
-/// The function that is run.
+/// Returns the index of the entry function.
 fn main_of(module: &MlirModule) -> Option<usize> {
     let named = module.functions.iter().position(|f| f.name == "main");
     named.or_else(|| module.functions.iter().position(|f| !f.is_private))
 }
 
-/// Reads the annotations of a program for `devices`, and takes those of its face away: the rest is for one device, or
-/// for all together. `chooses`: for each result whether it may lie as the program leads to.
+/// Removes and returns the annotations of a program for `devices`. The remaining module describes one device, or all of
+/// them together. `chooses`: for each result, whether its sharding may be propagated.
 pub(crate) fn take(
     module: &mut MlirModule,
     devices: usize,
@@ -52,7 +51,7 @@ pub(crate) fn take(
     let main = module.functions.get(at).ok_or_else(missing)?;
     let rank = |ty: Option<&MlirType>| match ty {
         Some(MlirType::Tensor(t)) => t.dims.len(),
-        // An array of no elements.
+        // A token is an array without elements.
         Some(MlirType::Token) => 1,
         _ => 0,
     };
@@ -104,7 +103,7 @@ fn gives(attributes: &NamedAttributes) -> bool {
         || matches!(find(attributes, "jax.buffer_donor"), Some(Attribute::Bool(true) | Attribute::Unit))
 }
 
-/// How an argument or a result lies, where that is said.
+/// Returns the stated sharding of an argument or result.
 fn tiles(
     module: &MlirModule,
     attributes: &NamedAttributes,
@@ -120,7 +119,7 @@ fn tiles(
     }
 }
 
-/// Mesh, axes and axes along which devices have terms of a sum.
+/// Returns mesh, axes, and unreduced axes of a sharding.
 fn said(sharding: &Attribute) -> Option<(&str, &DimAxes, Vec<String>)> {
     match sharding {
         Attribute::Sharding(mesh, dims) => Some((mesh, dims, Vec::new())),
@@ -156,7 +155,7 @@ fn of_axes(
     }
 }
 
-/// How the results lie when ops keep what they are given.
+/// Propagates shardings to the results.
 fn lead(module: &MlirModule, main: &MlirFunction) -> Vec<DimAxes> {
     let mut walk = AnnotationWalk { module, depth: 0 };
     let given = main.parameters.iter().map(|attributes| {
@@ -166,7 +165,7 @@ fn lead(module: &MlirModule, main: &MlirFunction) -> Vec<DimAxes> {
     walk.function(main, given.collect())
 }
 
-/// What is said, and along dimensions that are left open as `own` lies.
+/// Returns the stated axes; open dimensions take those of `own`.
 fn constrained(dims: &DimAxes, own: Option<&DimAxes>) -> DimAxes {
     let mut axes = closed(dims);
     for (d, said) in dims.iter().enumerate() {
@@ -177,7 +176,7 @@ fn constrained(dims: &DimAxes, own: Option<&DimAxes>) -> DimAxes {
     axes
 }
 
-/// A result as it is said and led to; `None` where there is nothing to say.
+/// Returns a result's sharding from stated and propagated axes; `None` if there are none.
 fn followed(
     module: &MlirModule,
     attributes: &NamedAttributes,
@@ -193,11 +192,11 @@ fn followed(
     if axes.iter().all(Vec::is_empty) && unreduced.is_empty() {
         return None;
     }
-    // Axes of the same name are the same in all meshes of a module.
+    // Axes with equal names are equal in all meshes of a module.
     module.meshes.iter().find_map(|(_, mesh)| DeviceSharding::of_axes(&axes, &unreduced, mesh, devices).ok())
 }
 
-/// Whether a result may lie as the program leads to, along some dimension.
+/// Whether a result has an open dimension, whose sharding may be propagated.
 fn is_open(attributes: &NamedAttributes) -> bool {
     match find(attributes, "sdy.sharding").and_then(said) {
         Some((_, dims, _)) => dims.iter().flatten().any(|axis| axis == OPEN),
@@ -211,7 +210,7 @@ struct AnnotationWalk<'m> {
 }
 
 impl AnnotationWalk<'_> {
-    /// The axes of a function's results.
+    /// Propagates axes through a function.
     fn function(&mut self, f: &MlirFunction, given: Vec<DimAxes>) -> Vec<DimAxes> {
         let mut known: HashMap<FunctionValue, DimAxes> =
             f.body.arguments.iter().copied().zip(given).collect();
@@ -236,7 +235,8 @@ impl AnnotationWalk<'_> {
         last.operands.iter().map(|v| known.get(v).cloned().unwrap_or_default()).collect()
     }
 
-    /// Of what devices compute by themselves: as it says, and along axes of which it says nothing as its body leads to.
+    /// Returns the axes of a manual computation's results: stated ones, and propagated ones through its body for other
+    /// axes.
     fn manual(
         &mut self,
         f: &MlirFunction,
@@ -318,7 +318,7 @@ impl AnnotationWalk<'_> {
     }
 }
 
-/// Adds axes to a dimension that has none, where no other dimension is split by them.
+/// Adds axes to a dimension without axes, unless they split another dimension.
 fn join(axes: &mut DimAxes, to: usize, own: Option<&Vec<String>>) {
     let Some(own) = own.filter(|own| !own.is_empty()) else { return };
     let taken = axes.iter().flatten().any(|a| own.contains(a));
@@ -334,7 +334,7 @@ fn dims(f: &MlirFunction, value: FunctionValue) -> Option<Vec<u64>> {
     }
 }
 
-/// The shardings of several values, as `sdy.manual_computation` has them.
+/// Returns the shardings attribute of `sdy.manual_computation`.
 fn shardings(attributes: &NamedAttributes, name: &str) -> Vec<DimAxes> {
     let one = |item: &Attribute| said(item).map(|(_, dims, _)| closed(dims)).unwrap_or_default();
     match find(attributes, name) {
@@ -361,7 +361,7 @@ fn numbers(attributes: &NamedAttributes, name: &str) -> Vec<usize> {
     }
 }
 
-/// Which dimensions of operand `k` are which of the result.
+/// Returns pairs of corresponding dimensions of operand `k` and the result.
 fn along(
     name: &str,
     op: &Operation,
@@ -395,7 +395,7 @@ fn along(
             same()
         }
         "gather" => gathered(op, k, from, out, f),
-        // What the updates leave lies as it lay.
+        // The updates do not change the operand's sharding.
         "scatter" if k < op.results.len() => same(),
         "convolution" | "scatter" | "iota" | "custom_call" | "rng_bit_generator" | "reduce" => Vec::new(),
         _ if from == out => same(),
@@ -403,7 +403,7 @@ fn along(
     }
 }
 
-/// Of gathered slices: dimensions of the operand that each slice has whole, and those of the indices.
+/// Returns the correspondence for gather: full slice dimensions of the operand, and index dimensions.
 fn gathered(op: &Operation, k: usize, from: &[u64], out: &[u64], f: &MlirFunction) -> Vec<(usize, usize)> {
     let Some(Attribute::Struct(_, fields)) = find(&op.attributes, "dimension_numbers") else {
         return Vec::new();
@@ -426,7 +426,7 @@ fn gathered(op: &Operation, k: usize, from: &[u64], out: &[u64], f: &MlirFunctio
     }
 }
 
-/// Of a product of arrays: first what both have, then rows, then columns.
+/// Returns the correspondence for dot_general: batch dimensions, then rows, then columns.
 fn product(op: &Operation, k: usize, rank: usize, f: &MlirFunction) -> Vec<(usize, usize)> {
     let Some(Attribute::Struct(_, fields)) = find(&op.attributes, "dot_dimension_numbers") else {
         return Vec::new();

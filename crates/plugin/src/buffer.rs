@@ -1,4 +1,4 @@
-//! Arrays: what is behind `PJRT_Buffer*`, also while it is still being made.
+//! `PJRT_Buffer` of the plugin: arrays on a logical device, possibly still being computed.
 
 use crate::buffer_type::BufferType;
 use crate::call::{ApiCall, CallError, CallResult, destroy, handle, seen};
@@ -18,11 +18,11 @@ pub(crate) struct PluginBuffer {
     pub(crate) device: OpaquePtr,
     stats: Arc<MemoryStats>,
     content: Mutex<BufferContent>,
-    /// Before it nobody is to see the array.
+    /// Event before which the array must not be read.
     made: PluginEvent,
-    /// Memory that callers read, in their own order of bytes.
+    /// Memory with the external byte order that callers read.
     pinned: OnceLock<PinnedMemory>,
-    /// How many of them there are.
+    /// Number of external references to it.
     readers: AtomicUsize,
 }
 
@@ -31,46 +31,46 @@ unsafe impl Send for PluginBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for PluginBuffer {}
 
-/// The elements of an array.
+/// Contents of a buffer.
 #[derive(Clone)]
 pub(crate) enum BufferContent {
-    /// Its own.
+    /// The buffer's own arrays.
     Own(EngineArrays),
-    /// A device's part of what all devices have together.
+    /// A device's shard of a global array.
     Part(Arc<GlobalArray>, usize),
     /// Deleted or donated.
     Gone,
 }
 
-/// Arrays of the engine, or those that a run will make.
+/// Engine arrays, available or pending.
 #[derive(Clone)]
 pub(crate) enum EngineArrays {
     Ready(Vec<Buffer>),
     Later(Arc<PendingArrays>),
 }
 
-/// An array of all devices, of which each has a part.
+/// A global array of which each device has a shard.
 pub(crate) struct GlobalArray {
     pub(crate) held: EngineArrays,
     pub(crate) tiles: DeviceSharding,
-    /// The devices, in order.
+    /// Devices, in order.
     pub(crate) ids: Arc<Vec<i32>>,
 }
 
-/// What a run, or a caller that sends an array in pieces, will make.
+/// Arrays that a run or an incremental transfer will provide.
 pub(crate) struct PendingArrays {
     made: Mutex<Option<Vec<Buffer>>>,
     pub(crate) event: PluginEvent,
 }
 
-/// Memory that does not move.
+/// Memory with a stable address.
 enum PinnedMemory {
     Array(Literal),
     Bytes(Box<[u64]>),
 }
 
 impl PendingArrays {
-    /// Made when `event` happens.
+    /// Creates pending arrays, available after `event`.
     pub(crate) fn new(event: PluginEvent) -> Arc<PendingArrays> {
         Arc::new(PendingArrays { made: Mutex::new(None), event })
     }
@@ -79,14 +79,14 @@ impl PendingArrays {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be called before the event happens.
+    /// Sets the arrays; must be called before the event is signalled.
     pub(crate) fn set(&self, arrays: Vec<Buffer>) {
         *self.made() = Some(arrays);
     }
 }
 
 impl EngineArrays {
-    /// The arrays, waited for. What nobody else holds is taken.
+    /// Waits for the arrays and returns them, without a copy if nobody else holds them.
     pub(crate) fn wait(self) -> Result<Vec<Buffer>, CallError> {
         match self {
             EngineArrays::Ready(arrays) => Ok(arrays),
@@ -96,12 +96,12 @@ impl EngineArrays {
                     Ok(own) => own.made.into_inner().unwrap_or_else(PoisonError::into_inner),
                     Err(shared) => shared.made().clone(),
                 };
-                made.ok_or_else(|| CallError::invalid("an array was never made"))
+                made.ok_or_else(|| CallError::invalid("an array was never computed"))
             }
         }
     }
 
-    /// When they are there.
+    /// Returns the event after which they are available.
     pub(crate) fn event(&self) -> PluginEvent {
         match self {
             EngineArrays::Ready(_) => PluginEvent::past(),
@@ -111,7 +111,7 @@ impl EngineArrays {
 }
 
 impl GlobalArray {
-    /// One device's part, which is waited for.
+    /// Waits for one device's shard and returns it.
     pub(crate) fn part(&self, device: usize) -> Result<Vec<Buffer>, CallError> {
         let arrays = self.held.clone().wait()?;
         if self.tiles.is_replicated() {
@@ -123,7 +123,7 @@ impl GlobalArray {
 }
 
 impl BufferContent {
-    /// The arrays of the engine, waited for.
+    /// Waits for the engine's arrays and returns them.
     pub(crate) fn wait(self) -> Result<Vec<Buffer>, CallError> {
         match self {
             BufferContent::Own(held) => held.wait(),
@@ -146,7 +146,7 @@ fn gone() -> CallError {
 }
 
 impl PluginBuffer {
-    /// Of arrays that are there.
+    /// Creates a buffer from available arrays.
     pub(crate) fn ready(
         kind: Arc<BufferType>,
         arrays: Vec<Buffer>,
@@ -160,7 +160,7 @@ impl PluginBuffer {
         )
     }
 
-    /// An array for callers. `made`: before it nobody is to see it.
+    /// Creates a buffer for callers; `made` is signalled when it may be read.
     pub(crate) fn object(
         kind: Arc<BufferType>,
         content: BufferContent,
@@ -186,7 +186,7 @@ impl PluginBuffer {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The elements, taken away where they are donated.
+    /// Returns the contents, removing them from the buffer if donated.
     pub(crate) fn give(&self, donated: bool) -> Result<BufferContent, CallError> {
         let mut content = self.content();
         let given = if donated { self.take(&mut content) } else { content.clone() };
@@ -208,13 +208,13 @@ impl PluginBuffer {
         matches!(*self.content(), BufferContent::Gone)
     }
 
-    /// When the elements are there and may be seen.
+    /// Returns the event after which the contents may be read.
     pub(crate) fn event(&self) -> PluginEvent {
         let own = self.content().event();
         if own.outcome().is_some_and(|o| o.is_ok()) { self.made.clone() } else { own }
     }
 
-    /// The arrays of the engine, waited for.
+    /// Waits for the engine's arrays and returns them.
     fn arrays(&self) -> Result<Vec<Buffer>, CallError> {
         let given = self.give(false)?;
         let was_ready = matches!(given, BufferContent::Own(EngineArrays::Ready(_)));
@@ -228,7 +228,7 @@ impl PluginBuffer {
         Ok(arrays)
     }
 
-    /// Calls with the elements in memory as callers see it.
+    /// Calls `f` with the elements in the caller's memory layout.
     pub(crate) fn with_memory<R>(
         &self,
         f: impl FnOnce(&[u8]) -> Result<R, CallError>,
@@ -239,7 +239,7 @@ impl PluginBuffer {
         self.with_bytes(|bytes| f(&turn(&self.kind, bytes, &self.kind.minor_to_major)?))
     }
 
-    /// Calls with the elements in row-major order, waited for.
+    /// Waits for the elements and calls `f` with them in row-major order.
     pub(crate) fn with_bytes<R>(
         &self,
         f: impl FnOnce(&[u8]) -> Result<R, CallError>,
@@ -257,7 +257,7 @@ impl PluginBuffer {
         }
     }
 
-    /// Memory with the elements, which stays where it is as long as the array.
+    /// Returns memory with the elements whose address is stable for the buffer's lifetime.
     fn pin(&self) -> Result<*const u8, CallError> {
         if self.is_gone() {
             return Err(gone());
@@ -289,12 +289,12 @@ impl PluginBuffer {
         Ok(self.pinned.get_or_init(|| pinned).bytes(self.kind.bytes()).as_ptr())
     }
 
-    /// The same elements on another device.
+    /// Copies the buffer to another device.
     fn copy_to(&self, device: OpaquePtr) -> Result<OpaquePtr, CallError> {
-        // SAFETY: callers hand back what they were given.
+        // SAFETY: the caller passes a pointer that this plugin returned.
         let to: &LogicalDevice = unsafe { seen(device)? };
         if !to.is_local() {
-            return Err(CallError::unimplemented("copies to devices of other processes"));
+            return Err(CallError::unimplemented("copies to devices of other processes are not supported"));
         }
         PluginBuffer::object(self.kind.clone(), self.give(false)?, device, self.made.clone())
     }
@@ -346,7 +346,7 @@ handle! {
     }
     Buffer_Device: |args, array: PluginBuffer| buffer => { args.device = array.device; }
     Buffer_Memory: |args, array: PluginBuffer| buffer => {
-        // SAFETY: an array's device lives as long as its client.
+        // SAFETY: a buffer's device lives as long as its client.
         let device: &LogicalDevice = unsafe { seen(array.device)? };
         args.memory = device.memory();
     }
@@ -356,7 +356,7 @@ handle! {
     Buffer_ReadyEvent: |args, array: PluginBuffer| buffer => { args.event = array.event().object(); }
     Buffer_CopyToDevice: |args, array: PluginBuffer| buffer => { args.dst_buffer = array.copy_to(args.dst_device)?; }
     Buffer_CopyToMemory: |args, array: PluginBuffer| buffer => {
-        // SAFETY: callers hand back what they were given.
+        // SAFETY: the caller passes a pointer that this plugin returned.
         args.dst_buffer = array.copy_to(unsafe { seen::<DeviceMemory>(args.dst_memory)? }.device)?;
     }
     Buffer_UnsafePointer: |args, array: PluginBuffer| buffer => { args.buffer_pointer = array.pin()? as usize; }
@@ -370,35 +370,35 @@ handle! {
     Buffer_DecreaseExternalReferenceCount: |_args, array: PluginBuffer| buffer => {
         let less = |n: usize| n.checked_sub(1);
         if array.readers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
-            return Err(CallError::invalid("nobody reads the array's memory"));
+            return Err(CallError::invalid("the buffer has no external references"));
         }
     }
 }
 
-/// The device that a caller names, by itself or by its memory: one of this process.
+/// Returns the local device that a caller names directly or by its memory.
 ///
 /// # Safety
 /// Both are null or objects of this plugin.
 pub(crate) unsafe fn destination(device: OpaquePtr, memory: OpaquePtr) -> Result<OpaquePtr, CallError> {
     let device = match device.is_null() {
-        // SAFETY: passed on.
+        // SAFETY: same contract as this function.
         true => unsafe { seen::<DeviceMemory>(memory)? }.device,
         false => device,
     };
-    // SAFETY: passed on.
+    // SAFETY: same contract as this function.
     let to: &LogicalDevice = unsafe { seen(device)? };
     match to.is_local() {
         true => Ok(device),
-        false => Err(CallError::invalid(format!("device {} is another process's", to.id))),
+        false => Err(CallError::invalid(format!("device {} belongs to another process", to.id))),
     }
 }
 
-/// An array of the engine with what a caller has in memory.
+/// Creates engine arrays from memory in the caller's layout.
 pub(crate) fn put_memory(kind: &BufferType, bytes: &[u8]) -> Result<Vec<Buffer>, CallError> {
     if kind.is_row_major() { put(kind, bytes) } else { put(kind, &straight(kind, bytes)?) }
 }
 
-/// An array of the engine with a caller's elements, in row-major order. The engine reads host memory as it is.
+/// Creates engine arrays from row-major elements. The engine reads host memory in place.
 pub(crate) fn put(kind: &BufferType, bytes: &[u8]) -> Result<Vec<Buffer>, CallError> {
     Ok(kind.split(bytes)?.into_iter().map(Buffer::from).collect())
 }

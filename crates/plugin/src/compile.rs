@@ -1,4 +1,5 @@
-//! Code → a program: text as Systole prints it or as others do, and bytecode, on one or several devices; and back to code.
+//! Compiles programs: StableHLO text (Systole's or external) and bytecode, for one or several devices; also returns the
+//! code of compiled programs.
 
 use crate::buffer_type::{BufferType, ProgramSignature};
 use crate::call::{ApiCall, CallError, CallResult, chars, handle, list, seen};
@@ -23,20 +24,20 @@ use systole_pjrt::sys::{self, OpaquePtr};
 use systole_pjrt::with_layers;
 use systole_runtime::{Backend, CompileOptions};
 
-/// How MLIR bytecode begins.
+/// Magic number of MLIR bytecode.
 const BYTECODE: &[u8] = b"ML\xefR";
 
-/// Programs of more work than this run on a thread of their own, so that the caller goes on meanwhile.
+/// Programs with more work than this run asynchronously on a separate thread.
 const LITTLE_WORK: f64 = 4e6;
 
-/// A program as it came.
+/// A parsed program.
 enum ProgramSource {
-    /// Systole's own text: what each device has is said by its mesh.
+    /// Systole's own text: its mesh determines each device's shards.
     Own(Box<text::StableHloProgram>),
     Other(Box<MlirModule>),
 }
 
-/// Reads text or bytecode.
+/// Parses text or bytecode.
 fn parse(code: &[u8]) -> Result<ProgramSource, CallError> {
     if code.starts_with(BYTECODE) {
         return Ok(ProgramSource::Other(Box::new(systole_bytecode::parse(code)?)));
@@ -45,46 +46,47 @@ fn parse(code: &[u8]) -> Result<ProgramSource, CallError> {
         CallError::invalid("the program is neither StableHLO text nor bytecode (a portable artifact)")
     })?;
     if text.starts_with("ML\u{ef}R") {
-        return Err(CallError::invalid("the program is bytecode that was taken for text"));
+        return Err(CallError::invalid("the program is bytecode, but was passed as text"));
     }
     match text::parse_program(text) {
         Ok(mut program) => {
             program.graph = Arc::new(with_layers(Arc::unwrap_or_clone(program.graph), text));
             Ok(ProgramSource::Own(Box::new(program)))
         }
-        // All in the generic form is meant as text of ours.
+        // Text entirely in generic form is assumed to be Systole's.
         Err(e) if is_ours(text) => Err(e.into()),
         Err(_) => Ok(ProgramSource::Other(Box::new(systole_mlir::text::parse(text)?))),
     }
 }
 
-/// Whether a text that does not read was meant as one of ours: it is in the generic form, or none at all.
+/// Whether text that does not parse is assumed to be Systole's: it is in generic form, or not MLIR.
 fn is_ours(text: &str) -> bool {
     let generic = text.contains("\"stablehlo.") && !text.contains(" stablehlo.");
     generic || !text.contains("func")
 }
 
-/// Which parts of a program this process's devices run.
+/// Returns which parts of a program this process's devices run.
 fn own_parts(assigned: &[OpaquePtr]) -> Result<Range<usize>, CallError> {
     // SAFETY: pointers to devices, which the client owns.
     let local =
         |device: &OpaquePtr| Ok::<_, CallError>(unsafe { seen::<LogicalDevice>(*device)? }.is_local());
     let local = assigned.iter().map(local).collect::<Result<Vec<bool>, _>>()?;
     let first = local.iter().position(|l| *l);
-    let first = first.ok_or_else(|| CallError::invalid("none of the program's devices is this process's"))?;
+    let first =
+        first.ok_or_else(|| CallError::invalid("none of the program's devices belongs to this process"))?;
     let own = first..first + local[first..].iter().take_while(|l| **l).count();
     match local[own.end..].contains(&true) {
-        true => Err(CallError::unimplemented("a process's devices must follow each other in the program's")),
+        true => Err(CallError::unimplemented("the devices of a process must be consecutive in the program")),
         false => Ok(own),
     }
 }
 
-/// The devices that a program runs on.
+/// Devices that run a program.
 struct DeviceAssignment {
     ids: Vec<i32>,
-    /// Those of all processes.
+    /// Devices of all processes.
     assigned: Vec<OpaquePtr>,
-    /// Which of them are this process's.
+    /// Range of this process's devices.
     own: Range<usize>,
 }
 
@@ -95,10 +97,10 @@ impl DeviceAssignment {
         wanted: usize,
     ) -> Result<DeviceAssignment, CallError> {
         if wanted > client.count() {
-            let what = format!("{wanted} devices are wanted, and {} there", client.count());
+            let what = format!("the program requires {wanted} devices, the client has {}", client.count());
             return Err(CallError::invalid(what));
         }
-        // What one device runs is each process's own.
+        // A single-device program runs separately in each process.
         let first = if wanted == 1 { client.local.start } else { 0 };
         let ids = options.devices(wanted, first)?;
         let assigned = ids.iter().map(|id| client.device(*id)).collect::<Result<Vec<_>, _>>()?;
@@ -116,7 +118,7 @@ impl DeviceAssignment {
     }
 }
 
-/// A program before it is put together.
+/// A program before it is compiled.
 struct ProgramParts {
     engine: ProgramEngine,
     graph: Arc<Graph>,
@@ -165,8 +167,8 @@ fn compile(client: &PluginClient, source: SerializedSource) -> Result<CompiledPr
     })
 }
 
-/// A program with Shardy's ops as StableHLO without them, as each device runs it, and one of several devices with what
-/// JAX until 0.8 reads of how arguments and results lie; `None` where the source has neither.
+/// Returns a program without Shardy ops, as each device runs it; a multi-device one with the attributes that JAX before
+/// 0.9 reads for argument and result shardings. `None` if the source has neither.
 fn plain(code: &[u8], signature: &ProgramSignature) -> Option<Vec<u8>> {
     let ProgramSignature { argument_tiles: arguments, result_tiles: results, .. } = signature;
     let Ok(ProgramSource::Other(mut module)) = parse(code) else { return None };
@@ -195,7 +197,7 @@ fn plain(code: &[u8], signature: &ProgramSignature) -> Option<Vec<u8>> {
     Some(systole_mlir::text::write(&module).into_bytes())
 }
 
-/// Loops whose number of trips is not known.
+/// Whether there are loops with an unknown number of iterations.
 fn has_loops(graph: &Graph) -> bool {
     let unknown = |op: &systole_ir::Op| match op {
         systole_ir::Op::While(w) => w.trip_count.is_none(),
@@ -208,7 +210,7 @@ fn kinds(types: &[TensorType]) -> Result<Vec<Arc<BufferType>>, CallError> {
     types.iter().map(|ty| BufferType::of_type(ty).map(Arc::new)).collect()
 }
 
-/// A program of Systole's own client. What it may round is said by nobody: nothing.
+/// Prepares a program of Systole's own PJRT client; no relaxed precision is allowed.
 fn own(
     client: &PluginClient,
     options: &CompileSettings,
@@ -217,11 +219,11 @@ fn own(
     let text::StableHloProgram { graph, donated, spread } = program;
     let wanted = spread.as_ref().map_or(1, |s| s.mesh.devices());
     if options.replicas != 1 {
-        let what = format!("{} replicas: programs have one here", options.replicas);
+        let what = format!("{} replicas: only one is supported", options.replicas);
         return Err(CallError::unimplemented(what));
     }
     if options.partitions != wanted {
-        let what = format!("{} partitions for a mesh of {wanted} devices", options.partitions);
+        let what = format!("{} partitions do not match a mesh of {wanted} devices", options.partitions);
         return Err(CallError::invalid(what));
     }
     let place = DeviceAssignment::new(client, options, wanted)?;
@@ -234,7 +236,7 @@ fn own(
             (graph, ProgramEngine::Alone(program), arena)
         }
         Some(spread) => {
-            // What is given away comes back updated: it is the state.
+            // Donated arguments are returned updated: they are the training state.
             let own = partition(&graph, spread, &given)?;
             let team = place.team(client, DeviceCounts::replicas(wanted));
             let program = SimulatedMesh::compile(&*client.engine, &own, &team, &compiled)?;
@@ -257,7 +259,7 @@ fn own(
     Ok((place, ProgramParts { engine, graph, signature, arena, is_foreign: false }))
 }
 
-/// A program of another system.
+/// Prepares an external program.
 fn other(
     client: &PluginClient,
     options: &CompileSettings,
@@ -266,7 +268,9 @@ fn other(
     let wanted = options.count();
     let place = DeviceAssignment::new(client, options, wanted)?;
     if place.own.len() < wanted {
-        return Err(CallError::unimplemented("programs of other systems on devices of several processes"));
+        return Err(CallError::unimplemented(
+            "external programs on devices of several processes are not supported",
+        ));
     }
     let split = if options.replicas == 1 { options.partitions } else { 1 };
     let annotated = annotations::take(&mut module, split, &options.chooses_results)?;
@@ -317,15 +321,15 @@ handle! {
     Client_Compile: |args, client: PluginClient| client => {
         // SAFETY: the caller's program.
         let program = unsafe { args.program.as_ref() }.ok_or_else(|| CallError::invalid("no program"))?;
-        // SAFETY: code and format have the lengths that stand beside them.
+        // SAFETY: code and format have the lengths stored next to them.
         let (code, format) = unsafe {
             (list(program.code.cast_const(), program.code_size), list(program.format, program.format_size))
         };
         if format != b"mlir" {
             let format = String::from_utf8_lossy(format);
-            return Err(CallError::unimplemented(format!("programs must be StableHLO text, not `{format}`")));
+            return Err(CallError::unimplemented(format!("programs must be StableHLO text, got `{format}`")));
         }
-        // SAFETY: the options have the length that stands beside them.
+        // SAFETY: the options have the length stored next to them.
         let options = unsafe { list(args.compile_options, args.compile_options_size) };
         let program = compile(client, SerializedSource { code: code.into(), options: options.into() })?;
         args.executable = PluginExecutable::object(&Arc::new(program));
@@ -336,7 +340,7 @@ handle! {
         let mut source = SerializedSource::read(given)?;
         if !args.overridden_serialized_compile_options.is_null() {
             let len = args.overridden_serialized_compile_options_size;
-            // SAFETY: the options have the length that stands beside them.
+            // SAFETY: the options have the length stored next to them.
             source.options = unsafe { list(args.overridden_serialized_compile_options, len) }.into();
         }
         args.loaded_executable = PluginExecutable::object(&Arc::new(compile(client, source)?));
@@ -344,20 +348,19 @@ handle! {
 }
 
 impl ApiCall for sys::Executable_OptimizedProgram {
-    /// The program as it came, or one that needs no Shardy to be read. Callers ask twice: how long it is, then for the
-    /// bytes.
+    /// Returns the program's code, or a version without Shardy. Callers call twice: for the size, then for the bytes.
     unsafe fn handle(&mut self) -> CallResult {
         const FORMAT: &str = "mlir";
-        // SAFETY: callers hand back what they were given.
+        // SAFETY: the caller passes a pointer that this plugin returned.
         let program = &unsafe { seen::<PluginExecutable>(self.executable)? }.program;
-        // SAFETY: the caller's structure, which is to be filled.
+        // SAFETY: the caller's structure, which is filled in.
         let given = unsafe { self.program.as_mut() }.ok_or_else(|| CallError::invalid("no program"))?;
         let code = program.plain.get_or_init(|| plain(&program.source.code, &program.signature));
         let code = code.as_deref().unwrap_or(&program.source.code);
         (given.format, given.format_size) = chars(FORMAT);
         if !given.code.is_null() {
             if given.code_size < code.len() {
-                let what = format!("{} bytes of room for {}", given.code_size, code.len());
+                let what = format!("buffer of {} bytes is too small for {}", given.code_size, code.len());
                 return Err(CallError::invalid(what));
             }
             // SAFETY: the caller's memory has room for that many bytes.

@@ -1,4 +1,4 @@
-//! The client, its logical devices and their memories. A client owns all of them; callers hold pointers.
+//! PJRT client, logical devices, memories and topology of the plugin. A client owns all of them; callers hold pointers.
 
 use crate::call::{ApiCall, CallError, CallResult, IS_OLD, chars, destroy, handle, list, seen};
 use crate::event::SimulatedLatency;
@@ -16,18 +16,18 @@ pub(crate) const VERSION: &str = concat!("Systole ", env!("CARGO_PKG_VERSION"), 
 const KIND: &str = "Systole CPU";
 pub(crate) const MEMORY_KIND: &str = "device";
 const TOPOLOGY: &str = "systole topology ";
-/// More logical devices than this are a mistake.
+/// Maximum number of logical devices.
 const MOST_DEVICES: i64 = 1024;
 
 /// The object behind `PJRT_Client*`.
 pub(crate) struct PluginClient {
     pub(crate) engine: Arc<CpuBackend>,
-    /// To the other processes, where there are some.
+    /// Connections to the other processes, if any.
     pub(crate) line: Option<Arc<HostLinks>>,
     pub(crate) pace: SimulatedLatency,
-    /// Which of the devices are this process's.
+    /// Range of this process's devices.
     pub(crate) local: Range<usize>,
-    /// Runs that go on after their calls.
+    /// Queue of asynchronous runs.
     pub(crate) queue: Arc<RunQueue>,
     process: i32,
     topology: PluginTopology,
@@ -41,7 +41,7 @@ struct PluginTopology {
     device_list: Vec<OpaquePtr>,
 }
 
-/// What arrays take on a device.
+/// Memory statistics of a device.
 #[derive(Default)]
 pub(crate) struct MemoryStats {
     bytes: AtomicI64,
@@ -63,20 +63,20 @@ impl MemoryStats {
     }
 }
 
-/// The object behind `PJRT_Device*`, and behind its description.
+/// The object behind `PJRT_Device*` and its description.
 pub(crate) struct LogicalDevice {
     pub(crate) id: i32,
     process: i32,
     pub(crate) stats: Arc<MemoryStats>,
-    /// Its number among this process's; `None`: it is another's.
+    /// Index among this process's devices; `None` for another process's device.
     local: Option<i32>,
     name: String,
     memory: Box<DeviceMemory>,
-    /// The pointer to the memory, as the lists of callers have it.
+    /// Pointer to the memory, as callers read the list.
     memories: [OpaquePtr; 1],
 }
 
-/// The object behind `PJRT_Memory*`. Since version 0.117 it begins with a pointer to its own functions.
+/// The object behind `PJRT_Memory*`. Since version 0.117 it starts with a pointer to its function table.
 #[repr(C)]
 pub(crate) struct DeviceMemory {
     functions: *const MemoryFunctions,
@@ -109,12 +109,12 @@ impl PluginClient {
     fn new(place: &ProcessOptions) -> Result<PluginClient, CallError> {
         let (each, process) = (place.devices, place.process as i32);
         if !(1..=MOST_DEVICES).contains(&each) {
-            return Err(CallError::invalid(format!("num_devices is {each}, and may be 1 to {MOST_DEVICES}")));
+            return Err(CallError::invalid(format!("num_devices is {each}, expected 1 to {MOST_DEVICES}")));
         }
         let engine = Arc::new(CpuBackend::new()?);
         let line = place.meet()?.map(Arc::new);
-        let pace =
-            SimulatedLatency::new(place.step).map_err(|e| CallError::invalid(format!("no thread: {e}")))?;
+        let pace = SimulatedLatency::new(place.step)
+            .map_err(|e| CallError::invalid(format!("cannot start a thread: {e}")))?;
         let each = each as i32;
         let topology = PluginTopology::new(each, place.processes as i32, process);
         let local = (process * each) as usize..((process + 1) * each) as usize;
@@ -128,7 +128,9 @@ impl PluginClient {
 
     pub(crate) fn device(&self, id: i32) -> Result<OpaquePtr, CallError> {
         let found = usize::try_from(id).ok().and_then(|i| self.topology.device_list.get(i).copied());
-        found.ok_or_else(|| CallError::invalid(format!("there is no device {id} of {}", self.count())))
+        found.ok_or_else(|| {
+            CallError::invalid(format!("there is no device {id}: the client has {}", self.count()))
+        })
     }
 
     fn own(&self) -> &[Box<LogicalDevice>] {
@@ -144,7 +146,7 @@ impl PluginTopology {
         PluginTopology { devices, device_list }
     }
 
-    /// `MARK`, then how many devices there are.
+    /// Serializes to `MARK` and the number of devices.
     fn to_bytes(&self) -> Vec<u8> {
         format!("{TOPOLOGY}{}", self.devices.len()).into_bytes()
     }
@@ -152,13 +154,14 @@ impl PluginTopology {
     fn read(bytes: &[u8]) -> Result<PluginTopology, CallError> {
         let text = std::str::from_utf8(bytes).ok().and_then(|t| t.strip_prefix(TOPOLOGY));
         let count = text.and_then(|t| t.parse::<i64>().ok()).filter(|n| (1..=MOST_DEVICES).contains(n));
-        let count = count.ok_or_else(|| CallError::invalid("this is no topology of Systole's plugin"))?;
+        let count =
+            count.ok_or_else(|| CallError::invalid("the bytes are not a topology of Systole's plugin"))?;
         Ok(PluginTopology::new(count as i32, 1, 0))
     }
 }
 
 impl LogicalDevice {
-    /// Device and memory point to each other, so both are in boxes.
+    /// Device and memory refer to each other, so both are boxed.
     fn new(id: i32, process: i32, local: Option<i32>) -> Box<LogicalDevice> {
         let null = std::ptr::null_mut();
         let memory =
@@ -183,12 +186,12 @@ impl LogicalDevice {
 }
 
 impl LogicalDevice {
-    /// Whether this process drives it.
+    /// Whether the device belongs to this process.
     pub(crate) fn is_local(&self) -> bool {
         self.local.is_some()
     }
 
-    /// The pointer to its memory, for callers.
+    /// Returns the pointer to its memory.
     pub(crate) fn memory(&self) -> OpaquePtr {
         self.memories[0]
     }
@@ -200,9 +203,9 @@ fn pointer<T>(of: &T) -> OpaquePtr {
 
 impl ApiCall for sys::Client_Create {
     unsafe fn handle(&mut self) -> CallResult {
-        // Callers ask for the plugin's attributes after this.
+        // Callers query the plugin's attributes after this.
         IS_OLD.store(self.struct_size < Self::SIZE, Relaxed);
-        // SAFETY: the caller's list is that long.
+        // SAFETY: the caller's list has that length.
         let place = unsafe { ProcessOptions::read(self.create_options, self.num_options)? };
         self.client = Box::into_raw(Box::new(PluginClient::new(&place)?)).cast();
         Ok(())
@@ -241,7 +244,7 @@ handle! {
     Client_DefaultDeviceAssignment: |args, client: PluginClient| client => {
         let wanted = i64::from(args.num_replicas) * i64::from(args.num_partitions);
         if wanted < 0 || wanted as usize > client.count().min(args.default_assignment_size) {
-            return Err(CallError::invalid(format!("{wanted} devices asked for, {} there", client.count())));
+            return Err(CallError::invalid(format!("{wanted} devices requested, the client has {}", client.count())));
         }
         for i in 0..wanted as usize {
             // SAFETY: the caller's list has room for that many.
@@ -298,7 +301,7 @@ handle! {
         args.attributes_deleter = Some(keep);
     }
     Device_MemoryStats: |args, device: LogicalDevice| device => {
-        // Callers leave behind what they do not expect to be read.
+        // Callers leave fields uninitialized that they do not expect to be read.
         *args = sys::Device_MemoryStats { device: args.device, ..ApiArgs::new() };
         let stats = &device.stats;
         args.bytes_in_use = stats.bytes.load(Relaxed);
@@ -323,22 +326,22 @@ handle! {
     }
 }
 
-/// The attributes of a device belong to the client.
+/// The client owns the attributes of its devices.
 unsafe extern "C" fn keep(_: OpaquePtr) {}
 
-/// Frees what a call handed out as bytes.
+/// Frees bytes that a call returned.
 pub(crate) unsafe extern "C" fn free_bytes(object: OpaquePtr) {
-    // SAFETY: the box that was given away there, given back once.
+    // SAFETY: the box that was leaked there, returned once.
     drop(unsafe { Box::from_raw(object.cast::<Vec<u8>>()) });
 }
 
 impl ApiCall for sys::TopologyDescription_Create {
     unsafe fn handle(&mut self) -> CallResult {
-        // SAFETY: the caller's list is that long.
+        // SAFETY: the caller's list has that length.
         let place = unsafe { ProcessOptions::read(self.create_options, self.num_options)? };
         let (each, processes) = (place.devices, place.processes);
         if each < 1 || each.saturating_mul(processes) > MOST_DEVICES {
-            return Err(CallError::invalid(format!("num_devices is {each}, and may be 1 to {MOST_DEVICES}")));
+            return Err(CallError::invalid(format!("num_devices is {each}, expected 1 to {MOST_DEVICES}")));
         }
         let topology = PluginTopology::new(each as i32, processes as i32, place.process as i32);
         self.topology = Box::into_raw(Box::new(topology)).cast();
@@ -348,7 +351,7 @@ impl ApiCall for sys::TopologyDescription_Create {
 
 impl ApiCall for sys::TopologyDescription_Deserialize {
     unsafe fn handle(&mut self) -> CallResult {
-        // SAFETY: the bytes are as many as stands beside them.
+        // SAFETY: the bytes are as many as stated next to them.
         let bytes = unsafe { list(self.serialized_topology, self.serialized_topology_size) };
         self.topology = Box::into_raw(Box::new(PluginTopology::read(bytes)?)).cast();
         Ok(())

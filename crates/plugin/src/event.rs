@@ -1,4 +1,4 @@
-//! Events: what has happened, and what a device that takes its time will tell.
+//! PJRT events: completion of runs and transfers, with callbacks; optionally simulates a device's latency.
 
 use crate::call::{ApiCall, CallError, CallResult, error, handle, list, seen};
 use std::ffi::c_void;
@@ -8,7 +8,7 @@ use std::thread::{Builder, sleep};
 use std::time::Duration;
 use systole_pjrt::sys::{self, OpaquePtr};
 
-/// Something that happens. Copies are of the same; the object behind `PJRT_Event*` is one of them. `None`: it has happened.
+/// A completion event; clones share it. The object behind `PJRT_Event*` is one of them. `None`: already completed.
 #[derive(Clone)]
 pub(crate) struct PluginEvent(Option<Arc<EventState>>);
 
@@ -18,15 +18,15 @@ pub(crate) struct EventState {
 }
 
 struct EventProgress {
-    /// How it ended; `None`: it has not yet.
+    /// Outcome; `None` while pending.
     outcome: Option<CallResult>,
-    /// To be called when it happens.
+    /// Callbacks for completion.
     callbacks: Vec<ReadyCallback>,
 }
 
 type ReadyCallback = Box<dyn FnOnce(&CallResult) + Send>;
 
-/// A caller's function with its argument.
+/// A caller's C callback with its argument.
 struct CCallback {
     function: sys::EventCallback,
     argument: *mut c_void,
@@ -38,27 +38,27 @@ unsafe impl Send for CCallback {}
 impl CCallback {
     fn call(self, outcome: &CallResult) {
         let object = outcome.as_ref().err().map_or(std::ptr::null_mut(), |f| error(f.clone()));
-        // SAFETY: the caller's function, once, with the caller's argument and an error that it destroys.
+        // SAFETY: the caller's function, called once, with its argument and an error that it destroys.
         unsafe { (self.function)(object, self.argument) };
     }
 }
 
-/// What callers get for events that have happened: nothing is made for them.
+/// Event object for completed events, which allocates nothing.
 static PAST: PluginEvent = PluginEvent(None);
 
 impl PluginEvent {
-    /// Of work that is done.
+    /// Returns a completed event.
     pub(crate) fn past() -> PluginEvent {
         PluginEvent(None)
     }
 
-    /// Of something that is still to come.
+    /// Returns a pending event.
     pub(crate) fn coming() -> PluginEvent {
         let state = Mutex::new(EventProgress { outcome: None, callbacks: Vec::new() });
         PluginEvent(Some(Arc::new(EventState { state, changed: Condvar::new() })))
     }
 
-    /// For callers, who give it back.
+    /// Returns an event object, which the caller destroys.
     pub(crate) fn object(&self) -> OpaquePtr {
         match &self.0 {
             None => (&raw const PAST).cast_mut().cast(),
@@ -66,7 +66,7 @@ impl PluginEvent {
         }
     }
 
-    /// It has happened, and so it ended. Only the first time counts.
+    /// Completes the event. Only the first call has an effect.
     pub(crate) fn happens(&self, outcome: CallResult) {
         let Some(own) = &self.0 else { return };
         let mut state = own.state();
@@ -81,12 +81,12 @@ impl PluginEvent {
         callbacks.into_iter().for_each(|callback| callback(&told));
     }
 
-    /// How it ended; `None`: it has not yet.
+    /// Returns the outcome; `None` while pending.
     pub(crate) fn outcome(&self) -> Option<CallResult> {
         self.0.as_ref().map_or(Some(Ok(())), |own| own.state().outcome.clone())
     }
 
-    /// Waits for the end.
+    /// Waits for completion.
     pub(crate) fn wait(&self) -> CallResult {
         let Some(own) = &self.0 else { return Ok(()) };
         let waiting = |state: &mut EventProgress| state.outcome.is_none();
@@ -94,7 +94,7 @@ impl PluginEvent {
         state.outcome.clone().unwrap_or(Ok(()))
     }
 
-    /// Calls when it happens: at once where it has.
+    /// Calls `callback` on completion; immediately if completed.
     pub(crate) fn on_ready(&self, callback: impl FnOnce(&CallResult) + Send + 'static) {
         let Some(own) = &self.0 else { return callback(&Ok(())) };
         let mut state = own.state();
@@ -114,17 +114,17 @@ impl EventState {
     }
 }
 
-/// How long a client's runs take beside their work.
+/// Simulated latency of a client's runs.
 #[derive(Clone)]
 pub(crate) enum SimulatedLatency {
-    /// They are over when their calls return.
+    /// Runs are complete when their calls return.
     AtOnce,
-    /// They go on after that, one after the other, as those of a device that works by itself.
+    /// Runs complete later, one after the other, like those of an asynchronous device.
     Later(Sender<PluginEvent>),
 }
 
 impl SimulatedLatency {
-    /// Runs that take that much longer; 0: at once.
+    /// Creates the latency per run; 0 means none.
     pub(crate) fn new(each: Duration) -> std::io::Result<SimulatedLatency> {
         if each.is_zero() {
             return Ok(SimulatedLatency::AtOnce);
@@ -140,7 +140,7 @@ impl SimulatedLatency {
         Ok(SimulatedLatency::Later(begin))
     }
 
-    /// The end of a run whose work is done.
+    /// Returns the completion event of a run whose work is done.
     pub(crate) fn end_of_run(&self) -> PluginEvent {
         let SimulatedLatency::Later(begin) = self else { return PluginEvent::past() };
         let event = PluginEvent::coming();
@@ -154,7 +154,7 @@ impl SimulatedLatency {
 impl ApiCall for sys::Event_Destroy {
     unsafe fn handle(&mut self) -> CallResult {
         if !self.event.is_null() && !std::ptr::eq(self.event.cast(), &raw const PAST) {
-            // SAFETY: made by `Event::object`, and given back once.
+            // SAFETY: created by `Event::object`, and returned once.
             drop(unsafe { Box::from_raw(self.event.cast::<PluginEvent>()) });
         }
         Ok(())
@@ -175,7 +175,7 @@ handle! {
     Event_OnReady: |args, event: PluginEvent| event => {
         if let Some(function) = args.callback {
             let told = CCallback { function, argument: args.user_arg };
-            // The callback may give the event back: a copy is used here.
+            // The callback may destroy the event, so a clone is used.
             event.clone().on_ready(move |outcome| told.call(outcome));
         }
     }
@@ -183,7 +183,7 @@ handle! {
         event.clone().happens(match args.error_code {
             0 => Ok(()),
             code => {
-                // SAFETY: the message has the length that stands beside it.
+                // SAFETY: the message has the length stored next to it.
                 let message = unsafe { list(args.error_message, args.error_message_size) };
                 Err(CallError { code, message: String::from_utf8_lossy(message).into_owned() })
             }

@@ -1,7 +1,7 @@
-//! Executables: what is behind `PJRT_LoadedExecutable*` and `PJRT_Executable*`, and what these tell.
+//! Executables: the objects behind `PJRT_LoadedExecutable*` and `PJRT_Executable*`, and their queries.
 //!
-//! A serialized program is its code with what it was compiled for: to load it is to compile it again. It is of use to
-//! callers that keep what was compiled.
+//! A serialized executable is its source with the compile options; loading it compiles again. It serves callers that
+//! cache executables.
 
 use crate::buffer_type::ProgramSignature;
 use crate::call::{ApiCall, CallResult, chars, destroy, handle, seen};
@@ -27,7 +27,7 @@ pub(crate) struct PluginExecutable {
 /// A compiled program.
 pub(crate) struct CompiledProgram {
     pub(crate) name: String,
-    /// What profiles call it.
+    /// Name in profiles.
     pub(crate) module: Arc<str>,
     pub(crate) engine: ProgramEngine,
     pub(crate) signature: ProgramSignature,
@@ -35,17 +35,17 @@ pub(crate) struct CompiledProgram {
     pub(crate) partitions: usize,
     /// Devices of this process.
     pub(crate) devices: Vec<OpaquePtr>,
-    /// Those of all processes.
+    /// Devices of all processes.
     pub(crate) ids: Arc<Vec<i32>>,
-    /// How many arrays hold each result.
+    /// Number of arrays that hold each result.
     pub(crate) result_arrays: Vec<usize>,
     pub(crate) source: SerializedSource,
-    /// For those who cannot read the source, made when they ask.
+    /// Code without Shardy for callers that cannot read the source; created on demand.
     pub(crate) plain: OnceLock<Option<Vec<u8>>>,
     pub(crate) pace: SimulatedLatency,
-    /// The client's own thread.
+    /// The client's run queue.
     pub(crate) queue: Weak<RunQueue>,
-    /// Whether it runs so long that callers had better not wait.
+    /// Whether it runs so long that it should run asynchronously.
     pub(crate) is_long: bool,
     pub(crate) arena: usize,
     pub(crate) told: ExecutableInfo,
@@ -53,13 +53,13 @@ pub(crate) struct CompiledProgram {
 
 /// How a program runs on its devices.
 pub(crate) enum ProgramEngine {
-    /// Once, on the arrays of all devices together.
+    /// Once, on the global arrays.
     Alone(Arc<dyn Executable>),
-    /// On each device with the arrays of all together, in parts with that device's own: all get the same results.
+    /// On each device with the global arrays, with per-device shards inside: all return equal results.
     Same(SimulatedMesh),
     /// On each device with its own arrays.
     Each(SimulatedMesh),
-    /// The same, without any exchange.
+    /// On each device with its own arrays, without collectives.
     Copies(Arc<dyn Executable>),
 }
 
@@ -77,7 +77,7 @@ impl Deref for PluginExecutable {
 }
 
 impl PluginExecutable {
-    /// For callers, who give it back.
+    /// Creates an executable object, which the caller destroys.
     pub(crate) fn object(program: &Arc<CompiledProgram>) -> OpaquePtr {
         let is_deleted = AtomicBool::new(false);
         Box::into_raw(Box::new(PluginExecutable { program: program.clone(), is_deleted })).cast()
@@ -88,7 +88,7 @@ impl PluginExecutable {
     }
 }
 
-/// Hands bytes out: start, length, what backs them, and its deleter.
+/// Returns bytes to a caller: pointer, length, owner and deleter.
 fn give(bytes: Vec<u8>) -> (sys::CharPtr, usize, OpaquePtr, Option<sys::Deleter>) {
     let bytes = Box::new(bytes);
     let (start, len) = (bytes.as_ptr(), bytes.len());

@@ -1,4 +1,4 @@
-//! What an executable tells its callers: lists that live as long as it does.
+//! Executable metadata exposed through PJRT; owned for the executable's lifetime.
 
 use crate::buffer_type::{BufferType, ProgramSignature};
 use crate::device::MEMORY_KIND;
@@ -7,7 +7,7 @@ use systole_ir::{Graph, cost};
 use systole_mlir::device_sharding::DeviceSharding;
 use systole_pjrt::sys::{self, ApiArgs, CharPtr, LogicalIds, OpaquePtr, named};
 
-/// Texts or bytes, as callers read lists of them.
+/// Strings or byte arrays, in the form in which callers read lists of them.
 #[derive(Default)]
 pub(crate) struct StringLists {
     _own: Vec<Vec<u8>>,
@@ -28,7 +28,7 @@ impl StringLists {
         self.starts.len()
     }
 
-    /// Null where there are none: then nothing is said.
+    /// Returns null if the list is empty, which means unknown.
     pub(crate) fn starts(&self) -> *const CharPtr {
         if self.starts.is_empty() { std::ptr::null() } else { self.starts.as_ptr() }
     }
@@ -38,7 +38,7 @@ impl StringLists {
     }
 }
 
-/// Layouts, as callers read lists of them.
+/// Layouts, in the form in which callers read lists of them.
 pub(crate) struct LayoutList {
     #[allow(clippy::vec_box, reason = "callers hold pointers to each")]
     _own: Vec<Box<String>>,
@@ -61,7 +61,7 @@ impl LayoutList {
     }
 }
 
-/// All of it.
+/// Metadata of an executable.
 pub(crate) struct ExecutableInfo {
     pub(crate) fingerprint: String,
     pub(crate) argument_memories: StringLists,
@@ -71,25 +71,25 @@ pub(crate) struct ExecutableInfo {
     pub(crate) argument_shardings: StringLists,
     pub(crate) result_shardings: StringLists,
     pub(crate) result_types: Vec<i32>,
-    /// Sizes of all results, one after the other.
+    /// Dimension sizes of all results, concatenated.
     pub(crate) result_dims: Vec<i64>,
     pub(crate) result_ranks: Vec<usize>,
     pub(crate) logical_ids: Vec<LogicalIds>,
     pub(crate) costs: Vec<sys::NamedValue>,
-    /// Bytes of one device's arguments, results, and of results that take the arguments' memory.
+    /// Bytes per device: arguments, results, and results that alias arguments.
     pub(crate) argument_bytes: usize,
     pub(crate) result_bytes: usize,
     pub(crate) alias_bytes: usize,
 }
 
-/// What [`ExecutableInfo`] is made from.
+/// Inputs of [`ExecutableInfo`].
 pub(crate) struct ExecutableFacts<'a> {
     pub(crate) fingerprint: String,
     pub(crate) signature: &'a ProgramSignature,
     pub(crate) graph: &'a Graph,
     pub(crate) replicas: usize,
     pub(crate) partitions: usize,
-    /// Which of the devices are this process's.
+    /// Range of this process's devices.
     pub(crate) own: std::ops::Range<usize>,
 }
 
@@ -128,7 +128,7 @@ impl ExecutableInfo {
     }
 }
 
-/// What XLA calls them.
+/// Returns the cost analysis with XLA's names.
 fn costs(graph: &Graph) -> Vec<sys::NamedValue> {
     let cost = cost::cost(graph);
     let one = |name: &'static str, value: f64| sys::NamedValue {

@@ -1,4 +1,4 @@
-//! Runs: arrays in, arrays out. Programs with little work run on the caller's thread; others go on after the call.
+//! Executes programs: small ones on the caller's thread, others asynchronously.
 
 use crate::buffer::{BufferContent, EngineArrays, GlobalArray, PendingArrays, PluginBuffer};
 use crate::call::{ApiCall, CallError, CallResult, destroy, list, seen};
@@ -11,25 +11,25 @@ use systole_mlir::device_sharding::DeviceSharding;
 use systole_pjrt::sys::{self, OpaquePtr, code};
 use systole_runtime::{Buffer, ExecutableArg, trace};
 
-/// Of each argument the elements on each device.
+/// Contents of each argument on each device.
 type DeviceArgs = Vec<Vec<BufferContent>>;
 
-/// What a run makes: the arrays that hold each result.
+/// Output arrays of a run, for each result.
 enum RunOutputs {
-    /// Of all devices together.
+    /// Global arrays.
     Together(Vec<Vec<Buffer>>),
-    /// Of each device.
+    /// Arrays per device.
     Each(Vec<Vec<Vec<Buffer>>>),
-    /// Of each device all of it.
+    /// The whole result, on each device.
     Same(Vec<Vec<Vec<Buffer>>>),
 }
 
 impl CompiledProgram {
-    /// Before anything is given away.
+    /// Checks the arguments before any is donated.
     fn check(&self, arrays: &[&PluginBuffer]) -> CallResult {
         for (i, (array, kind)) in arrays.iter().zip(&self.signature.arguments).enumerate() {
             if array.kind != *kind {
-                let what = format!("argument {i} is {} and must be {kind}", array.kind);
+                let what = format!("argument {i} is {}, expected {kind}", array.kind);
                 return Err(CallError::invalid(what));
             }
             if array.is_gone() {
@@ -44,7 +44,7 @@ impl CompiledProgram {
         self.signature.donated.get(i).copied().unwrap_or(false) && !kept.contains(&(i as i64))
     }
 
-    /// Nothing may be given away and be used in the same call.
+    /// Checks that no donated argument is used twice in a call.
     fn check_donated(&self, arrays: &[&PluginBuffer], kept: &[i64]) -> CallResult {
         for (i, array) in arrays.iter().enumerate().filter(|(i, _)| self.gives(*i, kept)) {
             let again = arrays.iter().enumerate().position(|(k, a)| k != i && std::ptr::eq(*a, *array));
@@ -60,7 +60,7 @@ impl CompiledProgram {
         Ok(())
     }
 
-    /// The arrays that hold an argument of all devices together.
+    /// Returns the arrays that hold a global argument.
     fn together(&self, i: usize, mut own: Vec<BufferContent>) -> Result<Vec<Buffer>, CallError> {
         let missing = || CallError::invalid("an argument is missing");
         if own.len() <= 1 {
@@ -96,7 +96,7 @@ impl CompiledProgram {
         self.signature.wholes.get(i).ok_or_else(missing)?.iter().enumerate().map(whole).collect()
     }
 
-    /// Runs once, on this thread.
+    /// Runs the program on this thread.
     fn compute(&self, given: DeviceArgs) -> Result<RunOutputs, CallError> {
         match self.module.is_empty() {
             true => self.computed(given),
@@ -156,13 +156,13 @@ impl CompiledProgram {
         Ok(lists)
     }
 
-    /// The arrays that hold each result.
+    /// Groups the arrays by result.
     fn grouped(&self, arrays: Vec<Buffer>) -> Vec<Vec<Buffer>> {
         let mut arrays = arrays.into_iter();
         self.result_arrays.iter().map(|n| arrays.by_ref().take(*n).collect()).collect()
     }
 
-    /// What each device gets of each result.
+    /// Returns the contents of each result on each device.
     fn contents(&self, made: RunOutputs) -> Vec<Vec<BufferContent>> {
         let ready = |(k, arrays)| self.shares(k, EngineArrays::Ready(arrays));
         match made {
@@ -182,7 +182,7 @@ impl CompiledProgram {
         }
     }
 
-    /// What each device gets of a result that all have: its own, or its part of the first one's.
+    /// Returns each device's contents of a replicated result: its own, or a shard of the first device's.
     fn own_shares(&self, k: usize, devices: &mut [Vec<Vec<Buffer>>]) -> Vec<BufferContent> {
         let mut taken = devices.iter_mut().map(|own| std::mem::take(&mut own[k]));
         if self.signature.result_tiles.get(k).is_some_and(DeviceSharding::is_replicated) {
@@ -197,12 +197,12 @@ impl CompiledProgram {
         taken.next().map_or(Vec::new(), |first| self.shares(k, EngineArrays::Ready(first)))
     }
 
-    /// Whether each device makes its own term of a result.
+    /// Whether each device returns its own term of a result.
     fn has_terms(&self, k: usize) -> bool {
         self.signature.terms.get(k).copied().unwrap_or(false)
     }
 
-    /// What each device gets of a result.
+    /// Returns each device's contents of a result.
     fn shares(&self, k: usize, held: EngineArrays) -> Vec<BufferContent> {
         let n = self.devices.len();
         match self.signature.result_tiles.get(k) {
@@ -215,7 +215,7 @@ impl CompiledProgram {
         }
     }
 
-    /// Runs on the client's own thread; what it makes is there when the event happens.
+    /// Runs the program on the client's thread; the results are available after the event.
     fn compute_later(
         self: &Arc<CompiledProgram>,
         given: DeviceArgs,
@@ -227,18 +227,18 @@ impl CompiledProgram {
         let (program, told) = (self.clone(), event.clone());
         let job = move || {
             let made = catch_unwind(AssertUnwindSafe(|| program.compute(given)));
-            let defect = CallError { code: code::INTERNAL, message: "a defect of Systole's plugin".into() };
+            let defect = CallError { code: code::INTERNAL, message: "a bug in Systole's plugin".into() };
             let outcome = match made.unwrap_or(Err(defect)) {
                 Ok(RunOutputs::Together(results)) => {
                     pending.iter().zip(results).for_each(|(p, arrays)| p.set(arrays));
                     Ok(())
                 }
                 Ok(RunOutputs::Each(_) | RunOutputs::Same(_)) => {
-                    Err(CallError::invalid("results of single devices"))
+                    Err(CallError::invalid("per-device results in an asynchronous run"))
                 }
                 Err(failure) => Err(failure),
             };
-            // What waits for them is their only holder then, and may write over them.
+            // Drops this reference, so that waiting callers become the only owner and may update in place.
             drop(pending);
             told.happens(outcome);
         };
@@ -253,14 +253,14 @@ impl CompiledProgram {
     }
 }
 
-/// A call that runs a program.
+/// An execute call.
 struct ExecuteCall<'a>(&'a sys::LoadedExecutable_Execute);
 
 impl ExecuteCall<'_> {
-    /// The arrays of each device.
+    /// Returns the argument buffers of each device.
     ///
     /// # Safety
-    /// Pointers are as the C API says.
+    /// Pointers are valid according to the C API.
     unsafe fn arrays<'a>(
         &self,
         program: &CompiledProgram,
@@ -270,10 +270,10 @@ impl ExecuteCall<'_> {
         for device in 0..self.0.num_devices {
             let objects: &[OpaquePtr] = match self.0.num_args {
                 0 => &[],
-                // SAFETY: one list of that many arguments for each device.
+                // SAFETY: one list of that many arguments per device.
                 n => unsafe { std::slice::from_raw_parts(*self.0.argument_lists.add(device), n) },
             };
-            // SAFETY: callers hand back what they were given.
+            // SAFETY: the caller passes a pointer that this plugin returned.
             let list =
                 objects.iter().map(|a| unsafe { seen::<PluginBuffer>(*a) }).collect::<Result<Vec<_>, _>>()?;
             program.check(&list)?;
@@ -283,13 +283,13 @@ impl ExecuteCall<'_> {
         Ok(arrays)
     }
 
-    /// The devices of this run: the program's, or the one that the caller names.
+    /// Returns the devices of this run: the program's, or the one that the caller names.
     ///
     /// # Safety
     /// `execute_device` is null or a device of this plugin.
     unsafe fn devices(&self, program: &CompiledProgram) -> Result<Vec<OpaquePtr>, CallError> {
         if self.0.num_devices != program.devices.len() {
-            let what = format!("{} devices were given for {}", self.0.num_devices, program.devices.len());
+            let what = format!("got {} devices, expected {}", self.0.num_devices, program.devices.len());
             return Err(CallError::invalid(what));
         }
         match (program.devices.len(), self.0.execute_device.is_null()) {
@@ -298,7 +298,7 @@ impl ExecuteCall<'_> {
         }
     }
 
-    /// Hands results to the caller.
+    /// Returns results to the caller.
     ///
     /// # Safety
     /// The caller's lists have room for every result of every device.
@@ -310,18 +310,21 @@ impl ExecuteCall<'_> {
         end: &PluginEvent,
     ) -> CallResult {
         for (k, own) in shares.into_iter().enumerate() {
-            let kind =
-                program.signature.results.get(k).ok_or_else(|| CallError::invalid("a result too many"))?;
+            let kind = program
+                .signature
+                .results
+                .get(k)
+                .ok_or_else(|| CallError::invalid("the run has too many results"))?;
             for (d, content) in own.into_iter().enumerate() {
                 let device = devices.get(d).copied().unwrap_or(std::ptr::null_mut());
                 let array = PluginBuffer::object(kind.clone(), content, device, end.clone())?;
-                // SAFETY: passed on.
+                // SAFETY: same contract as this function.
                 unsafe { *(*self.0.output_lists.add(d)).add(k) = array };
             }
         }
         if !self.0.device_complete_events.is_null() {
             for d in 0..devices.len() {
-                // SAFETY: room for one event of each device.
+                // SAFETY: room for one event per device.
                 unsafe { *self.0.device_complete_events.add(d) = end.object() };
             }
         }
@@ -331,7 +334,7 @@ impl ExecuteCall<'_> {
 
 impl ApiCall for sys::LoadedExecutable_Execute {
     unsafe fn handle(&mut self) -> CallResult {
-        // SAFETY: callers hand back what they were given.
+        // SAFETY: the caller passes a pointer that this plugin returned.
         let loaded = unsafe { seen::<PluginExecutable>(self.executable)? };
         let program = &loaded.program;
         if loaded.is_deleted() {
@@ -340,7 +343,8 @@ impl ApiCall for sys::LoadedExecutable_Execute {
         // SAFETY: as above.
         let devices = unsafe { ExecuteCall(self).devices(program)? };
         if self.num_args != program.signature.arguments.len() {
-            let what = format!("{} arguments for {}", self.num_args, program.signature.arguments.len());
+            let what =
+                format!("got {} arguments, expected {}", self.num_args, program.signature.arguments.len());
             return Err(CallError::invalid(what));
         }
         // SAFETY: the caller's options, with a list of that length.
@@ -349,7 +353,7 @@ impl ApiCall for sys::LoadedExecutable_Execute {
             Some(o) => unsafe { list(o.non_donatable_input_indices, o.num_non_donatable_input_indices) },
             None => &[],
         };
-        // SAFETY: passed on.
+        // SAFETY: same contract as this function.
         let arrays = unsafe { ExecuteCall(self).arrays(program, kept)? };
         let given = |i: usize| {
             let gives = program.gives(i, kept);
@@ -362,14 +366,13 @@ impl ApiCall for sys::LoadedExecutable_Execute {
         } else {
             (program.contents(program.compute(given)?), program.pace.end_of_run())
         };
-        // The content tells by itself when a run that goes on is over.
-        // SAFETY: passed on.
+        // The contents know when an asynchronous run is complete. SAFETY: same contract as this function.
         unsafe { ExecuteCall(self).hand_out(program, &devices, shares, &end) }
     }
 }
 
 impl ApiCall for sys::ExecuteContext_Create {
-    /// There is nothing to know of.
+    /// Nothing to report.
     unsafe fn handle(&mut self) -> CallResult {
         self.context = Box::into_raw(Box::new(0u64)).cast();
         Ok(())

@@ -1,4 +1,4 @@
-//! Extensions of the C API: layouts, which are all row-major, how programs split their arguments and results, and the profiler.
+//! PJRT extensions of the plugin: layouts, shardings of arguments and results, and the profiler.
 
 use crate::buffer::PluginBuffer;
 use crate::buffer_type::BufferType;
@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::sync::OnceLock;
 use systole_pjrt::sys::{self, OpaquePtr};
 
-/// The head of an extension and its functions.
+/// An extension's header and functions.
 #[repr(C)]
 struct ExtensionTable<const N: usize> {
     struct_size: usize,
@@ -18,7 +18,7 @@ struct ExtensionTable<const N: usize> {
     functions: [sys::ApiFunction; N],
 }
 
-/// The extensions, each pointing to the next.
+/// Linked list of extensions.
 struct ExtensionChain {
     layouts: ExtensionTable<7>,
     shardings: Box<ExtensionTable<2>>,
@@ -30,7 +30,7 @@ unsafe impl Sync for ExtensionChain {}
 // SAFETY: as above.
 unsafe impl Send for ExtensionChain {}
 
-/// Types of extensions.
+/// Extension types.
 const LAYOUTS: i32 = 4;
 const SHARDINGS: i32 = 19;
 
@@ -64,7 +64,7 @@ impl ExtensionChain {
     }
 }
 
-/// The first extension.
+/// Returns the first extension.
 pub(crate) fn first() -> *mut c_void {
     static CHAIN: OnceLock<ExtensionChain> = OnceLock::new();
     let chain = CHAIN.get_or_init(ExtensionChain::new);
@@ -73,7 +73,7 @@ pub(crate) fn first() -> *mut c_void {
     (&raw const chain.layouts).cast_mut().cast()
 }
 
-/// The object behind `PJRT_Layouts_MemoryLayout*`: its text, `{1,0}`.
+/// Creates the object behind `PJRT_Layouts_MemoryLayout*`: its text, `{1,0}`.
 fn object(kind: &BufferType) -> OpaquePtr {
     Box::into_raw(Box::new(kind.layout())).cast()
 }
@@ -83,7 +83,7 @@ unsafe extern "C" fn keep(_: OpaquePtr) {}
 
 impl ApiCall for sys::Layouts_Client_GetDefaultLayout {
     unsafe fn handle(&mut self) -> CallResult {
-        // SAFETY: the caller's list is that long.
+        // SAFETY: the caller's list has that length.
         self.layout = object(&BufferType::of_caller(self.type_, unsafe { list(self.dims, self.num_dims) })?);
         Ok(())
     }
@@ -91,7 +91,7 @@ impl ApiCall for sys::Layouts_Client_GetDefaultLayout {
 
 impl ApiCall for sys::Layouts_Topology_GetDefaultLayout {
     unsafe fn handle(&mut self) -> CallResult {
-        // SAFETY: the caller's list is that long.
+        // SAFETY: the caller's list has that length.
         self.layout = object(&BufferType::of_caller(self.type_, unsafe { list(self.dims, self.num_dims) })?);
         Ok(())
     }

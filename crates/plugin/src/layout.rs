@@ -1,4 +1,4 @@
-//! Layouts: the order in which callers see an array's elements in memory. The engine's own arrays are in row-major order.
+//! Buffer layouts: converts between the caller's dimension order and the engine's row-major order.
 
 use crate::buffer_type::BufferType;
 use crate::call::{CallError, list};
@@ -6,7 +6,7 @@ use systole_pjrt::sys;
 
 pub(crate) fn room(bytes: usize) -> Result<Vec<u8>, CallError> {
     let mut own = Vec::new();
-    let refused = |e| CallError::exhausted(format!("no memory for {bytes} bytes: {e}"));
+    let refused = |e| CallError::exhausted(format!("cannot allocate {bytes} bytes: {e}"));
     own.try_reserve_exact(bytes).map_err(refused)?;
     Ok(own)
 }
@@ -16,44 +16,48 @@ pub(crate) fn room(bytes: usize) -> Result<Vec<u8>, CallError> {
 pub(crate) unsafe fn minor_to_major<'a>(
     layout: *const sys::MemoryLayout,
 ) -> Result<Option<&'a [i64]>, CallError> {
-    // SAFETY: passed on.
+    // SAFETY: same contract as this function.
     let Some(layout) = (unsafe { layout.as_ref() }) else { return Ok(None) };
     match layout.type_ {
         sys::layout::TILED if layout.tiled.num_tiles == 0 => {
-            // SAFETY: the caller's list is that long.
+            // SAFETY: the caller's list has that length.
             Ok(Some(unsafe { list(layout.tiled.minor_to_major, layout.tiled.minor_to_major_size) }))
         }
-        _ => Err(CallError::unimplemented("arrays in tiles, and layouts by strides")),
+        _ => Err(CallError::unimplemented("tiles and layouts by strides are not supported")),
     }
 }
 
-/// In the order that a caller asks for.
+/// Returns the type with a caller's layout.
 ///
 /// # Safety
-/// As [`minor_to_major`].
+/// See [`minor_to_major`].
 pub(crate) unsafe fn ordered(
     layout: *const sys::MemoryLayout,
     kind: BufferType,
 ) -> Result<BufferType, CallError> {
-    // SAFETY: passed on.
+    // SAFETY: same contract as this function.
     match unsafe { minor_to_major(layout)? } {
         Some(order) => kind.ordered(order),
         None => Ok(kind),
     }
 }
 
-/// In the order that a program says of an argument or a result; where it leaves that open, in row-major order.
+/// Returns the type with a layout from a program; row-major if it states none.
 pub(crate) fn said(kind: BufferType, mode: &str) -> Result<BufferType, CallError> {
     if matches!(mode, "" | "default" | "auto") {
         return Ok(kind);
     }
-    let unknown = || CallError::unimplemented(format!("the layout `{mode}`: no tiles, and whole elements"));
+    let unknown = || {
+        CallError::unimplemented(format!(
+            "layout `{mode}` is not supported: no tiles, and whole elements only"
+        ))
+    };
     let order = mode.strip_prefix('{').and_then(|m| m.strip_suffix('}')).ok_or_else(unknown)?;
     let order = order.split(',').filter(|d| !d.is_empty()).map(|d| d.trim().parse::<i64>());
     kind.ordered(&order.collect::<Result<Vec<_>, _>>().map_err(|_| unknown())?)
 }
 
-/// Row-major order → the dimensions in another order.
+/// Converts row-major bytes to another dimension order.
 pub(crate) fn turn(kind: &BufferType, bytes: &[u8], minor_to_major: &[i64]) -> Result<Vec<u8>, CallError> {
     check(kind, bytes)?;
     let mut out = room(bytes.len())?;
@@ -61,7 +65,7 @@ pub(crate) fn turn(kind: &BufferType, bytes: &[u8], minor_to_major: &[i64]) -> R
     Ok(out)
 }
 
-/// The kind's own order → row-major order.
+/// Converts bytes from the type's order to row-major order.
 pub(crate) fn straight(kind: &BufferType, bytes: &[u8]) -> Result<Vec<u8>, CallError> {
     check(kind, bytes)?;
     let mut out = room(bytes.len())?;
@@ -74,15 +78,15 @@ pub(crate) fn straight(kind: &BufferType, bytes: &[u8]) -> Result<Vec<u8>, CallE
     Ok(out)
 }
 
-/// Refuses memory that has more or fewer bytes than the array.
+/// Checks that memory has the size of the array.
 fn check(kind: &BufferType, bytes: &[u8]) -> Result<(), CallError> {
     if bytes.len() == kind.bytes() {
         return Ok(());
     }
-    Err(CallError::invalid(format!("{} bytes are given where {kind} has {}", bytes.len(), kind.bytes())))
+    Err(CallError::invalid(format!("got {} bytes, but {kind} has {}", bytes.len(), kind.bytes())))
 }
 
-/// Calls for each element of that order with its place in row-major order and its bytes.
+/// Calls `visit` for each element in this order with its row-major index and its size.
 fn each(
     kind: &BufferType,
     minor_to_major: &[i64],
@@ -94,7 +98,7 @@ fn each(
     seen.sort_unstable();
     if !seen.into_iter().eq(0..dims.len()) {
         return Err(CallError::invalid(format!(
-            "{minor_to_major:?} is no order of {} dimensions",
+            "{minor_to_major:?} is not a permutation of {} dimensions",
             dims.len()
         )));
     }

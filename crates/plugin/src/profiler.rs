@@ -1,8 +1,8 @@
-//! The profiler: the kernels that the engine ran between two instants, as a serialized `XSpace`. `jax.profiler.trace` shows them, and
-//! so does Systole's own `--profile` where it drives this plugin.
+//! PJRT profiler extension: records the engine's kernels between start and stop as a serialized `XSpace`, for
+//! `jax.profiler.trace` and Systole's `--profile`.
 //!
-//! A process has one: two at a time share what is collected, and the one that stops first has it. Callers need not state
-//! sizes: those of JAX do not.
+//! A process has one recording: two concurrent profilers share it, and the first to stop gets it. Callers need not
+//! state structure sizes, and JAX does not.
 
 use crate::call::{CallError, seen};
 use std::ffi::c_void;
@@ -38,15 +38,15 @@ static API: Api = Api {
     collect_data: Some(collect_data),
 };
 
-/// The extension, the last one of its list.
+/// Returns the extension, the last one in the list.
 pub(crate) fn extension() -> ProfilerExtension {
     let base =
         sys::ExtensionHeader { struct_size: size_of::<ProfilerExtension>(), type_: TYPE, next: null_mut() };
-    // No id of a context: nothing here looks into what callers trace.
+    // No context id: the plugin does not read the caller's traces.
     ProfilerExtension { base, profiler_api: &raw const API, traceme_context_id: -1 }
 }
 
-/// The answer of a call: null, or an error that the caller destroys. A panic must not cross into C.
+/// Returns the result of a call: null, or an error that the caller destroys. Panics must not cross into C.
 fn answered(call: impl FnOnce() -> Result<(), CallError>) -> OpaquePtr {
     let outcome = catch_unwind(AssertUnwindSafe(call))
         .unwrap_or_else(|_| Err(CallError { code: code::INTERNAL, message: "the profiler panicked".into() }));
@@ -54,7 +54,7 @@ fn answered(call: impl FnOnce() -> Result<(), CallError>) -> OpaquePtr {
 }
 
 unsafe extern "C" fn create(args: *mut c_void) -> OpaquePtr {
-    // SAFETY: the caller gives this structure.
+    // SAFETY: the caller passes this structure.
     let args = unsafe { &mut *args.cast::<ProfilerCreateArgs>() };
     answered(|| {
         args.profiler = Box::into_raw(Box::<PluginProfiler>::default()).cast();
@@ -63,11 +63,11 @@ unsafe extern "C" fn create(args: *mut c_void) -> OpaquePtr {
 }
 
 unsafe extern "C" fn destroy(args: *mut c_void) -> OpaquePtr {
-    // SAFETY: the caller gives this structure.
+    // SAFETY: the caller passes this structure.
     let args = unsafe { &*args.cast::<ProfilerArgs>() };
     answered(|| {
         if !args.profiler.is_null() {
-            // SAFETY: made by `create`, and given back once.
+            // SAFETY: created by `create`, and returned once.
             let profiler = unsafe { Box::from_raw(args.profiler.cast::<PluginProfiler>()) };
             if profiler.started.is_some() {
                 drop(trace::collected());
@@ -78,18 +78,18 @@ unsafe extern "C" fn destroy(args: *mut c_void) -> OpaquePtr {
 }
 
 /// # Safety
-/// `object` is null or a profiler of this plugin, which one call at a time uses.
+/// `object` is null or a profiler of this plugin, used by one call at a time.
 unsafe fn own<'a>(object: OpaquePtr) -> Result<&'a mut PluginProfiler, CallError> {
-    // SAFETY: passed on.
+    // SAFETY: same contract as this function.
     unsafe { object.cast::<PluginProfiler>().as_mut() }
         .ok_or_else(|| CallError::invalid("a profiler is null"))
 }
 
 unsafe extern "C" fn start(args: *mut c_void) -> OpaquePtr {
-    // SAFETY: the caller gives this structure.
+    // SAFETY: the caller passes this structure.
     let args = unsafe { &*args.cast::<ProfilerArgs>() };
     answered(|| {
-        // SAFETY: callers hand back what they were given.
+        // SAFETY: the caller passes a pointer that this plugin returned.
         let profiler = unsafe { own(args.profiler)? };
         trace::collect();
         (profiler.started, profiler.bytes) = (Some(Instant::now()), Vec::new());
@@ -98,10 +98,10 @@ unsafe extern "C" fn start(args: *mut c_void) -> OpaquePtr {
 }
 
 unsafe extern "C" fn stop(args: *mut c_void) -> OpaquePtr {
-    // SAFETY: the caller gives this structure.
+    // SAFETY: the caller passes this structure.
     let args = unsafe { &*args.cast::<ProfilerArgs>() };
     answered(|| {
-        // SAFETY: callers hand back what they were given.
+        // SAFETY: the caller passes a pointer that this plugin returned.
         let profiler = unsafe { own(args.profiler)? };
         if let Some(started) = profiler.started.take() {
             profiler.bytes = xspace::write(&[plane(&trace::collected(), started)]);
@@ -110,7 +110,7 @@ unsafe extern "C" fn stop(args: *mut c_void) -> OpaquePtr {
     })
 }
 
-/// The name of a program's module, where it is text and has one: `module @jit_step`.
+/// Returns the module name of a text program: `module @jit_step`.
 pub(crate) fn module_of(code: &[u8]) -> Arc<str> {
     let head = String::from_utf8_lossy(code.get(..code.len().min(4096)).unwrap_or_default());
     let name = head.split_once("module @").map_or("", |(_, rest)| rest.trim_start_matches('"'));
@@ -118,7 +118,7 @@ pub(crate) fn module_of(code: &[u8]) -> Arc<str> {
     name.split(|c| !is_part(c)).next().unwrap_or_default().into()
 }
 
-/// What was collected, as the one device that the engine's threads are together: a line for each.
+/// Converts the recording to one device plane with a line per thread.
 fn plane(kernels: &[trace::KernelSpan], begin: Instant) -> XPlane {
     let event = |k: &trace::KernelSpan| XEvent {
         name: k.name.clone(),
@@ -139,22 +139,22 @@ fn plane(kernels: &[trace::KernelSpan], begin: Instant) -> XPlane {
         });
         lines[at].1.push(event(kernel));
     }
-    // Viewers show planes of devices that they do not know under this name alone. Times that are less than the profile's own
-    // begin, in nanoseconds since 1970, count from that.
+    // Viewers show planes of unknown devices only under this name. Times smaller than the profile's start (ns since
+    // 1970) are relative to it.
     XPlane { name: "/device:CUSTOM:Systole:0".into(), origin: 0, lines }
 }
 
 unsafe extern "C" fn collect_data(args: *mut c_void) -> OpaquePtr {
-    // SAFETY: the caller gives this structure.
+    // SAFETY: the caller passes this structure.
     let args = unsafe { &mut *args.cast::<CollectData>() };
     answered(|| {
-        // SAFETY: callers hand back what they were given.
+        // SAFETY: the caller passes a pointer that this plugin returned.
         let profiler = unsafe { own(args.profiler)? };
         if args.buffer.is_null() {
-            // JAX reads from here; others may copy it or ask again with memory of their own.
+            // JAX reads from here; other callers may copy it or call again with their own memory.
             args.buffer = profiler.bytes.as_mut_ptr();
         } else {
-            // SAFETY: the caller's memory has the size that the first call told.
+            // SAFETY: the caller's memory has the size that the first call returned.
             unsafe {
                 std::ptr::copy_nonoverlapping(profiler.bytes.as_ptr(), args.buffer, profiler.bytes.len());
             }
@@ -165,19 +165,19 @@ unsafe extern "C" fn collect_data(args: *mut c_void) -> OpaquePtr {
 }
 
 unsafe extern "C" fn error_destroy(args: *mut c_void) -> OpaquePtr {
-    // SAFETY: the caller gives this structure, whose code lies behind its end.
+    // SAFETY: the caller passes this structure; its code field is not read.
     let error = unsafe { (*args.cast::<ErrorCodeArgs>()).error };
     if !error.is_null() {
-        // SAFETY: made by `answered`, and given back once.
+        // SAFETY: created by `answered`, and returned once.
         drop(unsafe { Box::from_raw(error.cast::<CallError>()) });
     }
     null_mut()
 }
 
 unsafe extern "C" fn error_message(args: *mut c_void) -> OpaquePtr {
-    // SAFETY: the caller gives this structure.
+    // SAFETY: the caller passes this structure.
     let args = unsafe { &mut *args.cast::<ErrorMessageArgs>() };
-    // SAFETY: callers hand back what they were given.
+    // SAFETY: the caller passes a pointer that this plugin returned.
     if let Ok(failure) = unsafe { seen::<CallError>(args.error) } {
         (args.message, args.message_size) = (failure.message.as_ptr(), failure.message.len());
     }
@@ -185,9 +185,9 @@ unsafe extern "C" fn error_message(args: *mut c_void) -> OpaquePtr {
 }
 
 unsafe extern "C" fn error_get_code(args: *mut c_void) -> OpaquePtr {
-    // SAFETY: the caller gives this structure.
+    // SAFETY: the caller passes this structure.
     let args = unsafe { &mut *args.cast::<ErrorCodeArgs>() };
-    // SAFETY: callers hand back what they were given.
+    // SAFETY: the caller passes a pointer that this plugin returned.
     if let Ok(failure) = unsafe { seen::<CallError>(args.error) } {
         args.code = failure.code;
     }

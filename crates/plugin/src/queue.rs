@@ -1,16 +1,16 @@
-//! Runs that go on after their calls: one thread for each client, which takes them in order.
+//! Runs programs asynchronously and in order, on one thread per client.
 
 use crate::call::CallError;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// More runs than this do not wait: the call that would add one waits itself.
+/// Maximum number of queued runs; further calls block.
 const MOST_WAITING: usize = 32;
 
 type QueuedRun = Box<dyn FnOnce() + Send>;
 
-/// The thread is started with the first run.
+/// Queue of runs; its thread starts with the first run.
 #[derive(Default)]
 pub(crate) struct RunQueue(Mutex<Option<RunThread>>);
 
@@ -24,7 +24,7 @@ impl RunQueue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs after those that were given before.
+    /// Adds a run to the queue.
     pub(crate) fn push(&self, job: impl FnOnce() + Send + 'static) -> Result<(), CallError> {
         let jobs = {
             let mut line = self.line();
@@ -34,7 +34,8 @@ impl RunQueue {
                     let (jobs, own) = sync_channel::<QueuedRun>(MOST_WAITING);
                     let work = move || own.into_iter().for_each(|job| job());
                     let thread = Builder::new().name("runs".into()).spawn(work);
-                    let thread = thread.map_err(|e| CallError::exhausted(format!("no thread: {e}")))?;
+                    let thread =
+                        thread.map_err(|e| CallError::exhausted(format!("cannot start a thread: {e}")))?;
                     *line = Some(RunThread { jobs: jobs.clone(), thread });
                     jobs
                 }
@@ -45,7 +46,7 @@ impl RunQueue {
 }
 
 impl Drop for RunQueue {
-    /// What was begun is ended.
+    /// Finishes the queued runs.
     fn drop(&mut self) {
         if let Some(RunThread { jobs, thread }) = self.line().take() {
             drop(jobs);

@@ -1,11 +1,11 @@
-//! The source of a program, and its serialized form: `MARK`, this plugin's version, a checksum, the options and the code.
+//! Serializes a program's source: `MARK`, the plugin's version, a checksum, the compile options and the code.
 
 use crate::call::CallError;
 use crate::device::VERSION;
 use systole_ir::rng::fnv1a;
 use systole_pjrt::sys::code;
 
-/// What a program is compiled from.
+/// Source of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SerializedSource {
     /// Text or bytecode.
@@ -16,7 +16,8 @@ pub(crate) struct SerializedSource {
 const MARK: &[u8] = b"systole program\n";
 
 impl SerializedSource {
-    /// `MARK, length of the version: u32, version, checksum: u64, length of the options: u64, options, code`.
+    /// Serializes to `MARK, length of the version: u32, version, checksum: u64, length of the options: u64, options,
+    /// code`.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut rest = (self.options.len() as u64).to_le_bytes().to_vec();
         rest.extend_from_slice(&self.options);
@@ -29,20 +30,20 @@ impl SerializedSource {
         bytes
     }
 
-    /// Errors: bytes of something else, of another version, or damaged ones.
+    /// Parses a serialized program. Errors: other data, another version, or damage.
     pub(crate) fn read(bytes: &[u8]) -> Result<SerializedSource, CallError> {
         let wrong = |why: &str| CallError {
             code: code::INVALID_ARGUMENT,
-            message: format!("this is no program that Systole's plugin can load: {why}; compile it again"),
+            message: format!("this is not a program that Systole's plugin can load: {why}; compile it again"),
         };
-        let cut = || wrong("it is cut off");
-        let rest = bytes.strip_prefix(MARK).ok_or_else(|| wrong("it does not begin as one"))?;
+        let cut = || wrong("it is truncated");
+        let rest = bytes.strip_prefix(MARK).ok_or_else(|| wrong("it has no program header"))?;
         let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
         let length = u32::from_le_bytes(*length) as usize;
         let (version, rest) = rest.split_at_checked(length).ok_or_else(cut)?;
         if version != VERSION.as_bytes() {
             let version = String::from_utf8_lossy(&version[..version.len().min(100)]).into_owned();
-            return Err(wrong(&format!("it was made by {version:?}, and this is {VERSION:?}")));
+            return Err(wrong(&format!("it was written by {version:?}, but this is {VERSION:?}")));
         }
         let (sum, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
         if fnv1a(rest) != u64::from_le_bytes(*sum) {

@@ -1,4 +1,4 @@
-//! The table of functions, and what the plugin says of itself.
+//! Table of PJRT functions, and the plugin's attributes.
 
 use crate::call::{ApiCall, CallError, CallResult, IS_OLD, entry, error};
 use crate::extensions;
@@ -9,13 +9,13 @@ use systole_pjrt::sys::{self, ApiArgs, OpaquePtr};
 
 const SLOTS: usize = (sys::API_SIZE - sys::FIRST_SLOT) / size_of::<usize>();
 
-/// What stands in the table for functions that the plugin does not have: each says its name.
+/// Table entry for functions that the plugin does not implement: returns an error with the name.
 unsafe extern "C" fn lacking<const SLOT: usize>(_: *mut c_void) -> OpaquePtr {
     let name = sys::NAMES.get(SLOT).copied().unwrap_or_default();
     error(CallError::unimplemented(format!("PJRT_{name} is not implemented by Systole's plugin")))
 }
 
-/// One function for each slot.
+/// Defines one such function per slot.
 macro_rules! lacking {
     ($($tens:literal)*) => {
         [$(lacking::<{ 10 * $tens }>, lacking::<{ 10 * $tens + 1 }>, lacking::<{ 10 * $tens + 2 }>,
@@ -99,7 +99,7 @@ functions! {
     Executable_ParameterMemoryKinds
 }
 
-/// The plugin's only door.
+/// Returns the plugin's function table.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the name that PJRT looks for")]
 pub extern "C" fn GetPjrtApi() -> *const c_void {
@@ -114,7 +114,7 @@ impl ApiCall for sys::Plugin_Initialize {
 }
 
 impl ApiCall for sys::Plugin_Attributes {
-    // The header forgot the last field where it counts the size.
+    // The header omits the last field when it counts the size.
     const LEAST: usize = Self::SIZE;
 
     unsafe fn handle(&mut self) -> CallResult {
@@ -126,16 +126,16 @@ impl ApiCall for sys::Plugin_Attributes {
     }
 }
 
-/// What callers ask a plugin about itself: XLA's version, and the versions of StableHLO that it reads.
+/// Plugin attributes: XLA's version, and the supported StableHLO versions.
 struct PluginAttributes(Vec<sys::NamedValue>);
 
-// SAFETY: points to constants only.
+// SAFETY: points only to constants.
 unsafe impl Sync for PluginAttributes {}
 // SAFETY: as above.
 unsafe impl Send for PluginAttributes {}
 
 impl PluginAttributes {
-    /// Old callers write programs in the version that they are told, even where they do not know it.
+    /// Old callers write programs in the version they are told, even if they do not know it.
     fn new(is_old: bool) -> PluginAttributes {
         const OLDEST: &[i64] = &[1, 0, 0];
         const KNOWN: systole_bytecode::StablehloVersion = systole_bytecode::CURRENT;

@@ -1,4 +1,4 @@
-//! The client against this plugin: all of PJRT that Systole uses, on a machine without an accelerator.
+//! Tests of the PJRT client against Systole's plugin: everything that Systole uses of PJRT, without an accelerator.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -20,7 +20,7 @@ use systole_runtime::{
     ShardedArray,
 };
 
-/// The library beside the tests.
+/// Returns the plugin library next to the tests.
 fn library() -> PathBuf {
     let exe = std::env::current_exe().expect("a test has a path");
     let found = exe.ancestors().skip(1).take(2).map(|d| d.join("libsystole_plugin.so")).find(|p| p.is_file());
@@ -36,7 +36,7 @@ fn numbers(n: usize) -> Literal {
     Literal::from_slice([n], &(0..n).map(|i| i as f32).collect::<Vec<_>>()).unwrap()
 }
 
-/// `x: f32[n] → f32[n]`, one more.
+/// Adds one: `x: f32[n] → f32[n]`.
 fn one_more(n: usize) -> Arc<Graph> {
     let g = GraphBuilder::new("one_more");
     let x = g.parameter(TensorType::new(DType::F32, [n]), "x");
@@ -88,7 +88,7 @@ fn eight_devices_hold_arrays_and_run_programs() {
     }
 }
 
-/// Bytes of memory that this process holds now.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     status.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
@@ -113,7 +113,7 @@ fn donation_keeps_memory_flat_over_a_thousand_steps() {
     assert!(x.to_literal(&ty).unwrap().to_f32s().iter().all(|v| *v == 1000.0));
 }
 
-/// Weights and slots stay on the device, are donated to each step and come back updated.
+/// Weights and optimizer slots stay on the device, are donated to each step and returned updated.
 #[test]
 fn a_model_trains_through_the_client_as_on_the_engine() {
     let losses = |backend: Arc<dyn Backend>| -> Vec<f64> {
@@ -138,7 +138,7 @@ fn a_model_trains_through_the_client_as_on_the_engine() {
     }
 }
 
-/// The tutorial's network, smaller.
+/// Trains a smaller version of the tutorial's network.
 fn train_cnn(backend: Arc<dyn Backend>, strategy: Strategy) -> Vec<f64> {
     let layers = [
         reshape([12, 12, 1]),
@@ -170,14 +170,14 @@ fn a_network_trains_on_eight_devices_as_on_one() {
         for (a, b) in eight.iter().zip(&one) {
             assert!((a - b).abs() <= 1e-5 * b.abs(), "{eight:?}\n{one:?}");
         }
-        // The devices add up what they exchange: the bits are those of eight logical devices, not of one.
+        // The devices sum what they exchange: bit-identical to eight logical devices, not to one.
         let logical = train_cnn(Arc::new(CpuBackend::new().unwrap()), strategy.devices(8));
         assert_eq!(eight, logical);
         assert_ne!(eight, one);
     }
 }
 
-/// Equal layers are a loop in what the client sends; the devices meet inside of it.
+/// Equal layers are sent as a loop with collectives inside.
 #[test]
 fn equal_layers_train_on_four_devices_as_on_one() {
     let run = |backend: Arc<dyn Backend>, strategy: Strategy| -> Vec<f64> {
@@ -205,7 +205,7 @@ fn equal_layers_train_on_four_devices_as_on_one() {
     }
 }
 
-/// A folder of its own, gone with the test.
+/// A temporary directory, removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -246,7 +246,7 @@ fn what_was_compiled_is_loaded_the_next_time() {
     let first = open(4);
     assert!(!four(&first).is_from_cache() && !one(&first).is_from_cache());
     assert_eq!(scratch.cache().usage().0, 2);
-    // Another client: the programs are there, and run, donated memory included.
+    // Another client: the programs are cached and run, including donation.
     let second = open(4);
     let (split, alone) = (four(&second), one(&second));
     assert!(split.is_from_cache() && alone.is_from_cache());
@@ -259,7 +259,7 @@ fn what_was_compiled_is_loaded_the_next_time() {
     let lists: Vec<_> = parts.chunks(2).map(|p| [RunInput::Kept(&p[0]), RunInput::Kept(&p[1])]).collect();
     let results = split.run_parts(&lists.iter().map(|l| &l[..]).collect::<Vec<_>>()).unwrap();
     assert_eq!(results[3][1].to_literal(&TensorType::scalar(DType::F32)).unwrap().to_f32s(), [4.0]);
-    // Other devices, another program, another device of the same ones.
+    // Other devices, another program, another device.
     assert!(!four(&open(8)).is_from_cache());
     assert!(!second.compile(&program_text(&one_more(4), &[0]), 0).unwrap().is_from_cache());
     assert!(!second.compile(&program_text(&one_more(3), &[0]), 1).unwrap().is_from_cache());
@@ -290,7 +290,7 @@ fn kept_programs_that_are_damaged_are_compiled_again() {
         assert!(!client.compile(&text, 0).unwrap().is_from_cache(), "{}", file.display());
         assert!(client.compile(&text, 0).unwrap().is_from_cache(), "{}", file.display());
     }
-    // A folder that cannot be made costs nothing but the time to compile.
+    // Without a cache directory programs are compiled again.
     std::fs::write(scratch.0.join("file"), "").unwrap();
     let nowhere = self::client(1).with_cache(CompileCache::new(scratch.0.join("file/cache"), 1 << 20));
     assert!((0..2).all(|_| !nowhere.compile(&text, 0).unwrap().is_from_cache()));
@@ -317,7 +317,7 @@ fn clients_that_compile_at_once_share_a_cache() {
     assert!((1..6).all(|n| client.compile(&program_text(&one_more(n), &[]), 0).unwrap().is_from_cache()));
 }
 
-/// `w + x` and the sum, with `x` split: `w: f32[n], x: f32[n] → f32[n], f32[]`.
+/// `w + x` and the sum, with `x` sharded: `w: f32[n], x: f32[n] → f32[n], f32[]`.
 fn sum_on(devices: usize, n: usize) -> (Arc<Graph>, Shardings) {
     let g = GraphBuilder::new("sum");
     let ty = TensorType::new(DType::F32, [n]);
@@ -367,17 +367,17 @@ fn programs_that_do_not_fit_the_devices_are_refused() {
         let program = backend.compile_spread(&graph, &spread, &CompileOptions::default()).unwrap();
         program.err().map(|e| e.to_string()).unwrap_or_default()
     };
-    assert!(compile(8, 8).contains("wants 8 devices, and the plugin offers 4"), "{}", compile(8, 8));
+    assert!(compile(8, 8).contains("requires 8 devices, but the plugin offers 4"), "{}", compile(8, 8));
     assert!(compile(4, 6).contains("4 equal parts"), "{}", compile(4, 6));
     assert_eq!(compile(4, 8), "");
     let (graph, spread) = sum_on(4, 8);
     let text = spread_text(&graph, &[0], &spread);
     for (devices, from, to, says) in [
-        (2, "", "", "2 partitions for a mesh of 4"),
+        (2, "", "", "2 partitions do not match a mesh of 4"),
         (4, "=4]", "=99999999999999999999]", "integer"),
-        (4, "=4]", "=2147483648]", "cannot be split"),
+        (4, "=4]", "=2147483648]", "cannot split"),
         (4, "[{\"data\"}]", "[{\"nobody\"}]", "no axis nobody"),
-        (4, "aliasing_output = 0", "aliasing_output = 77", "no result of its own"),
+        (4, "aliasing_output = 0", "aliasing_output = 77", "invalid tf.aliasing_output"),
     ] {
         let e = client.compile_parts(&text.replacen(from, to, 1), devices).err();
         let e = e.map(|e| e.to_string()).unwrap_or_default();
@@ -394,7 +394,7 @@ fn programs_that_do_not_fit_the_devices_are_refused() {
     assert!(e.contains("argument 1 is"), "{e}");
     let e = program.run_parts(&lists[..3]).err().map(|e| e.to_string()).unwrap_or_default();
     assert!(e.contains("arguments for 3 devices"), "{e}");
-    // Nothing was given away, and the client is as good as before.
+    // Nothing was donated, and the client is still usable.
     let other: Vec<_> = (0..4).map(|d| client.put(&numbers(2), d).unwrap()).collect();
     let good: Vec<[RunInput<'_>; 2]> =
         (0..4).map(|d| [RunInput::Donated(&parts[d]), RunInput::Kept(&other[d])]).collect();
@@ -433,7 +433,7 @@ fn errors_leave_the_client_usable() {
     let e = program.run(&[RunInput::Donated(&long)]).err().map(message).unwrap_or_default();
     assert!(e.contains("argument 0"), "{e}");
     let e = program.run(&[]).err().map(message).unwrap_or_default();
-    assert!(e.contains("0 arguments for 1"), "{e}");
+    assert!(e.contains("got 0 arguments, expected 1"), "{e}");
     let x = client.put(&numbers(3), 0).unwrap();
     let e = {
         let other = self::client(1);
@@ -463,9 +463,9 @@ fn a_library_that_is_no_plugin_is_refused() {
     for (path, says) in [
         (dir.join("missing.so"), "cannot read the plugin"),
         (dir.clone(), "cannot read the plugin"),
-        (text, "no ELF file"),
+        (text, "not an ELF file"),
         (foreign, "machine type 243"),
-        (cut, "cannot be loaded"),
+        (cut, "cannot load the plugin"),
     ] {
         let e = Plugin::load(&path).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(e.contains(says) && e.contains("try:"), "{}: {e}", path.display());
@@ -473,7 +473,7 @@ fn a_library_that_is_no_plugin_is_refused() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// So that client and plugin do not share a misreading of the C API: another client, JAX's.
+/// Ensures that client and plugin do not share a misreading of the C API: uses JAX's client.
 #[test]
 fn jax_lists_the_devices_and_puts_and_gets_arrays() {
     let Ok(python) = std::env::var("SYSTOLE_PYTHON") else {
@@ -506,7 +506,7 @@ for d in devices:
     assert!(said.contains("devices 4 systole Systole CPU"), "{said}");
 }
 
-/// A client whose runs end `EACH` after their calls, one after the other.
+/// A client whose runs complete `EACH` after their calls, one after the other.
 fn late(devices: i64) -> Client {
     let options = [("num_devices", devices), ("step_milliseconds", EACH.as_millis() as i64)];
     let plugin = Plugin::load(&library()).unwrap();
@@ -530,7 +530,7 @@ fn runs_go_on_after_their_calls_and_no_more_than_two_are_under_way() {
         assert!(under_way <= STEPS_IN_FLIGHT, "{under_way} are under way");
     }
     assert_eq!(x.to_literal(&ty).unwrap().to_f32s(), [6.0; 5]);
-    // Of arrays that were given away, too.
+    // Also of donated buffers.
     let ends: Vec<Instant> = runs.iter().map(|run| run.wait().unwrap()).collect();
     assert!(ends.is_sorted() && ends[5] - began >= 6 * EACH, "{ends:?}");
 }

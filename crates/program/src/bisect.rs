@@ -1,5 +1,4 @@
-//! Two devices, one program: where they part. The program's beginnings are run on both and halved, until the values before an op
-//! agree and those behind it do not.
+//! Finds the first op whose values differ between two devices: bisects the program by running prefixes of it on both.
 
 use crate::compare::{Difference, Tolerance, compare};
 use std::any::Any;
@@ -10,29 +9,30 @@ use systole_ir::op::Op;
 use systole_ir::{Graph, ValueId};
 use systole_runtime::{Backend, CompileOptions, DeviceId, ExecutableArg};
 
-/// Two devices and how far their values may be apart.
+/// Two devices to compare, and the tolerance.
 pub struct DevicePair {
-    /// The first and the second; where they differ nothing says which is right, unless one is `ref`.
+    /// First and second device; a difference does not tell which one is wrong, unless one is `ref`.
     pub devices: [Arc<dyn Backend>; 2],
-    /// Names of the two, for messages.
+    /// Device names for messages.
     pub names: [String; 2],
     /// See [`Tolerance`].
     pub tolerance: Tolerance,
 }
 
-/// How two runs of a program compare.
+/// Outcome of comparing two runs of a program.
 #[derive(Clone, Debug)]
 pub enum RunComparison {
-    /// Every result is the same but for rounding.
+    /// All results agree within the tolerance.
     Same,
-    /// This result differs.
+    /// The result with this index differs.
     Differs(usize, Difference),
-    /// This device, 0 or 1, ended with an error; a panic is a `Bug`.
+    /// This device, 0 or 1, returned an error; a panic is a `Bug`.
     Failed(usize, Error),
 }
 
 impl RunComparison {
-    /// Whether another outcome is of the same kind: the same device with the same error but for numbers, or a difference.
+    /// Whether another outcome is of the same kind: the same error (except for numbers) on the same device, or a
+    /// difference.
     pub fn is_like(&self, other: &RunComparison) -> bool {
         let words = |e: &Error| e.what().replace(|c: char| c.is_ascii_digit(), "");
         match (self, other) {
@@ -46,10 +46,10 @@ impl RunComparison {
     }
 }
 
-/// A program's results on a device. A panic of it is an error here.
+/// Runs a program on a device; a panic becomes an error.
 ///
 /// # Errors
-/// Those of the device.
+/// Errors of the device.
 pub fn run(graph: &Arc<Graph>, arguments: &[Literal], device: &dyn Backend) -> Result<Vec<Literal>> {
     let once = || -> Result<Vec<Literal>> {
         crate::run::fits(graph, device.name() == "ref")?;
@@ -62,15 +62,15 @@ pub fn run(graph: &Arc<Graph>, arguments: &[Literal], device: &dyn Backend) -> R
     catch_unwind(AssertUnwindSafe(once)).unwrap_or_else(|panic| Err(defect(panic.as_ref())))
 }
 
-/// A panic as an error.
+/// Converts a panic to an error.
 fn defect(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
-    Error::new(ErrorKind::Bug, format!("panic: {text}")).hint("please report this, with the program")
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic without a message");
+    Error::new(ErrorKind::Bug, format!("panic: {text}")).hint("report this bug with the program")
 }
 
 impl DevicePair {
-    /// Runs a program on both devices.
+    /// Runs a program on both devices and compares the results.
     pub fn compare(&self, graph: &Arc<Graph>, arguments: &[Literal]) -> RunComparison {
         let mut results = Vec::new();
         for (i, device) in self.devices.iter().enumerate() {
@@ -86,22 +86,22 @@ impl DevicePair {
     }
 }
 
-/// The first op, in the order of the program, with which two devices part.
+/// The first op, in program order, whose results differ between two devices.
 #[derive(Clone, Debug)]
 pub struct DivergingOp {
-    /// Its index among the graph's nodes.
+    /// Index of the op's node in the graph.
     pub node: usize,
-    /// Which of its results differs, and where; or the error with which a device ends there.
+    /// The difference in one of its results, or the error of a device.
     pub what: RunComparison,
-    /// Its operands, of the second device where they could be had.
+    /// Its operands, from the second device if available.
     pub operands: Vec<Literal>,
-    /// How the op alone compares, given these operands; `None`: they could not be had.
+    /// Comparison of the op alone with these operands; `None` if they are not available.
     pub alone: Option<RunComparison>,
-    /// Beginnings of the program that were run.
+    /// Number of program prefixes that were run.
     pub runs: usize,
 }
 
-/// The part of a graph that makes `results`, of the values of its nodes up to `last`; all parameters stay.
+/// Returns the prefix of a graph that computes `results` from nodes up to `last`; all parameters are kept.
 pub fn beginning(graph: &Graph, last: usize, results: Vec<ValueId>) -> Arc<Graph> {
     let nodes = graph.nodes.iter().take(last + 1).cloned().collect();
     let params: Vec<ValueId> = graph.params.iter().copied().filter(|p| p.index() <= last).collect();
@@ -109,7 +109,7 @@ pub fn beginning(graph: &Graph, last: usize, results: Vec<ValueId>) -> Arc<Graph
     Arc::new(Graph { nodes, params, param_names: names, results, ..graph.clone() })
 }
 
-/// Values of nodes up to `last` that later nodes, or the results, need.
+/// Returns the values of nodes up to `last` that later nodes or the results use.
 fn cut(graph: &Graph, last: usize) -> Vec<ValueId> {
     let later = graph.nodes.iter().skip(last + 1).flat_map(|n| n.inputs.iter());
     let mut values: Vec<ValueId> =
@@ -119,22 +119,22 @@ fn cut(graph: &Graph, last: usize) -> Vec<ValueId> {
     values
 }
 
-/// All values of a node.
+/// Returns all values of a node.
 fn values_of(graph: &Graph, node: usize) -> Vec<ValueId> {
     let count = graph.nodes.get(node).map_or(0, |n| n.outs.len());
     (0..count).map(|out| ValueId::new(node, out)).collect()
 }
 
-/// Finds where two devices part; `None`: they agree on all results.
+/// Finds the first op that differs between two devices; `None` if all results agree.
 ///
-/// Each beginning of the program is compared by the values that the rest needs. Where a difference is lost again (it is
-/// multiplied by zero, it is not looked at), a later op may be found instead of the first.
+/// Prefixes are compared by the values that the rest of the program uses. If a difference is lost again (multiplied by
+/// zero, or unused), a later op may be found.
 pub fn first_difference(pair: &DevicePair, graph: &Arc<Graph>, arguments: &[Literal]) -> Option<DivergingOp> {
     if let RunComparison::Same = pair.compare(graph, arguments) {
         return None;
     }
     let parameters = graph.params.len();
-    // Nodes up to `agree` do, those up to `part` do not.
+    // Nodes up to `agree` agree; those up to `part` do not.
     let (mut agree, mut part) = (parameters, graph.nodes.len());
     let mut runs = 1;
     let same = |n: usize, runs: &mut usize| {
@@ -154,7 +154,7 @@ pub fn first_difference(pair: &DevicePair, graph: &Arc<Graph>, arguments: &[Lite
     let mut results = values_of(graph, node);
     let mut what = pair.compare(&beginning(graph, node, results.clone()), arguments);
     if matches!(what, RunComparison::Same) {
-        // The op's own values agree when nothing else is asked for: the two part when they are computed together.
+        // The op's values agree if nothing else is computed: the devices differ only when they are computed together.
         results = cut(graph, node);
         what = pair.compare(&beginning(graph, node, results), arguments);
     }
@@ -163,7 +163,7 @@ pub fn first_difference(pair: &DevicePair, graph: &Arc<Graph>, arguments: &[Lite
     Some(DivergingOp { node, what, operands: operands.unwrap_or_default(), alone, runs: runs + 2 })
 }
 
-/// What a node is given, on the second device, or else on the first.
+/// Returns a node's operands from the second device, or from the first.
 fn operands(pair: &DevicePair, graph: &Graph, arguments: &[Literal], node: usize) -> Option<Vec<Literal>> {
     let inputs = graph.nodes.get(node)?.inputs.to_vec();
     let Some(last) = inputs.iter().map(|v| v.index()).max() else { return Some(Vec::new()) };
@@ -171,7 +171,7 @@ fn operands(pair: &DevicePair, graph: &Graph, arguments: &[Literal], node: usize
     pair.devices.iter().rev().find_map(|device| run(&begun, arguments, &**device).ok())
 }
 
-/// A program of one node, whose operands are its parameters.
+/// Returns a program with a single node, whose operands are its parameters.
 pub fn single(graph: &Graph, node: usize) -> Arc<Graph> {
     let Some(op) = graph.nodes.get(node) else { return Arc::new(Graph::default()) };
     let mut nodes: Vec<systole_ir::Node> = Vec::new();

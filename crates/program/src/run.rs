@@ -1,4 +1,4 @@
-//! A program on one device: compiled, given its arguments, run, its results read and its own claims judged.
+//! Compiles and runs a program on one device, reads its results and evaluates its assertions.
 
 use crate::inputs::{name, type_text};
 use std::sync::Arc;
@@ -10,40 +10,40 @@ use systole_runtime::{
     Backend, Buffer, CompileOptions, DeviceId, Executable, ExecutableArg, ExecutableReport,
 };
 
-/// A result as the IR holds it.
+/// A result with the IR arrays that hold it.
 #[derive(Clone, Debug)]
 pub struct ResultValue {
-    /// What the program's writer calls it.
+    /// Its shape and element type in the source program.
     pub face: ProgramPort,
     /// The arrays that hold it.
     pub held: Vec<Literal>,
 }
 
 impl ResultValue {
-    /// `f32[2, 3]`, with the element's own name.
+    /// Returns the type `f32[2, 3]`, with the source element type.
     pub fn ty(&self) -> String {
         type_text(&self.face)
     }
 
-    /// Its elements as others lay them out, dense and row-major.
+    /// Returns its elements in the external layout, dense and row-major.
     ///
     /// # Errors
-    /// When an array is missing.
+    /// If an array is missing.
     pub fn bytes(&self) -> Result<Vec<u8>> {
         self.face.join(&self.held.iter().collect::<Vec<_>>())
     }
 }
 
-/// What a run gave.
+/// Results of a run.
 #[derive(Clone, Debug)]
 pub struct RunResults {
-    /// The results.
+    /// Result values.
     pub values: Vec<ResultValue>,
-    /// What became of each claim of the program about its own results; an error says which element differs.
+    /// Outcome of each assertion in the program; an error names the element that differs.
     pub checks: Vec<Result<(), String>>,
 }
 
-/// A program, compiled for a device.
+/// A program compiled for a device.
 pub struct ProgramRunner {
     executable: Arc<dyn Executable>,
     backend: Arc<dyn Backend>,
@@ -52,10 +52,10 @@ pub struct ProgramRunner {
 }
 
 impl ProgramRunner {
-    /// Compiles a program as it is: no bits are given up for speed.
+    /// Compiles a program without lossy optimizations.
     ///
     /// # Errors
-    /// When it needs more memory than there is; those of the device.
+    /// If it needs more memory than is available; errors of the device.
     pub fn new(program: &ImportedProgram, backend: &Arc<dyn Backend>) -> Result<ProgramRunner> {
         let graph = &program.program.graph;
         fits(graph, backend.name() == "ref")?;
@@ -68,7 +68,7 @@ impl ProgramRunner {
         })
     }
 
-    /// What compiling found out.
+    /// Returns the compilation report.
     pub fn report(&self) -> &ExecutableReport {
         self.executable.report()
     }
@@ -76,7 +76,7 @@ impl ProgramRunner {
     /// Copies the arguments to the device.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub fn put(&self, inputs: &[Vec<Literal>]) -> Result<Vec<Buffer>> {
         let put = |(i, held): (usize, &Vec<Literal>)| -> Result<Vec<Buffer>> {
             let each = held.iter().map(|x| self.backend.put(x, DeviceId(0)));
@@ -86,30 +86,31 @@ impl ProgramRunner {
         Ok(all.into_iter().flatten().collect())
     }
 
-    /// Runs once, and waits for the end.
+    /// Runs the program once and waits for its end.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub fn run(&self, arguments: &[Buffer]) -> Result<Vec<Buffer>> {
         let results = self.executable.run(arguments.iter().map(ExecutableArg::Borrow).collect())?;
         results.iter().try_for_each(Buffer::block_until_ready)?;
         Ok(results)
     }
 
-    /// Reads results and judges the program's claims.
+    /// Reads the results and evaluates the program's assertions.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// If they cannot be read.
     pub fn results(&self, results: &[Buffer]) -> Result<RunResults> {
         let arrays = results.iter().map(Buffer::to_literal).collect::<Result<Vec<_>>>()?;
         let value = |face: &ProgramPort| {
             let held = arrays.get(face.first..face.first + face.element.held().len());
-            let held = held.ok_or_else(|| Error::new(ErrorKind::Bug, "the device gave too few results"))?;
+            let held =
+                held.ok_or_else(|| Error::new(ErrorKind::Bug, "the device returned too few results"))?;
             Ok(ResultValue { face: face.clone(), held: held.to_vec() })
         };
         let values = self.interface.results.iter().map(value).collect::<Result<Vec<_>>>()?;
         let compared: usize = self.checks.iter().map(ResultCheck::arrays).sum();
-        let too_few = || Error::new(ErrorKind::Bug, "the device gave too few results");
+        let too_few = || Error::new(ErrorKind::Bug, "the device returned too few results");
         let mut rest = arrays.len().checked_sub(compared).map(|at| &arrays[at..]).ok_or_else(too_few)?;
         let mut judge = |check: &ResultCheck| {
             let (own, others) = rest.split_at(check.arrays());
@@ -120,11 +121,11 @@ impl ProgramRunner {
     }
 }
 
-/// Refuses a program whose arguments and results, with `all` every value of it, do not fit in memory: an error instead of a
-/// process that the system kills. What else a program takes, its device says when it compiles.
+/// Rejects a program whose arguments and results (with `all`, all values) do not fit in memory, so that the process is
+/// not killed. The device checks its own memory when it compiles.
 ///
 /// # Errors
-/// `Unsupported`: how much is needed, how much there is, and what takes most.
+/// `Unsupported`: required and free memory, and the largest arrays.
 pub fn fits(graph: &Graph, all: bool) -> Result<()> {
     let bytes = |v: &systole_ir::ValueId| (graph.ty(*v).bytes(), graph.ty(*v));
     let own = graph.params.iter().chain(&graph.results).map(bytes);
@@ -145,5 +146,5 @@ pub fn fits(graph: &Graph, all: bool) -> Result<()> {
         format!("this program needs {} of memory for {what}, and {} are free", mib(need), mib(free)),
     )
     .because(format!("its largest arrays: {}", largest.collect::<Vec<_>>().join(", ")))
-    .hint("make the program for smaller arrays, raise --memory-limit, or use a machine with more memory"))
+    .hint("use smaller arrays, raise --memory-limit, or use a machine with more memory"))
 }

@@ -1,6 +1,6 @@
-//! The smallest program that still fails: results, ops and arguments are taken away and sizes made smaller, as long as what is left
-//! fails as the whole did. What an op was given becomes an argument with the value that it had there, or a constant. Bodies of loops,
-//! branches and called functions take the place of the op that has them; those that must stay are made smaller in it.
+//! Minimizes a failing program: removes results, ops and arguments, shrinks sizes, and replaces ops by arguments or
+//! constants with their values, as long as it still fails in the same way. Bodies of loops, branches and calls replace
+//! their op or are shrunk in place.
 
 mod bodies;
 mod sizes;
@@ -13,7 +13,7 @@ use systole_base::{Literal, TensorType};
 use systole_ir::op::{Constant, Op, Parameter};
 use systole_ir::{Graph, Node, ValueId};
 
-/// A program and what it is given.
+/// A program and its arguments.
 #[derive(Clone, Debug)]
 pub struct FailingCase {
     /// The program.
@@ -22,15 +22,15 @@ pub struct FailingCase {
     pub arguments: Vec<Literal>,
 }
 
-/// What says whether a case fails, and what its values are.
+/// Decides whether a case fails, and computes values.
 pub trait FailureOracle {
-    /// Whether the case fails as the whole did.
+    /// Whether the case fails like the original.
     fn fails(&mut self, case: &FailingCase) -> bool;
 
-    /// The results of a program where nothing fails; `None`: nobody could compute them.
+    /// Computes the results of a program without failure; `None` if they cannot be computed.
     fn values(&mut self, case: &FailingCase) -> Option<Vec<Literal>>;
 
-    /// Is told of each smaller case that fails.
+    /// Called for each smaller case that fails.
     fn smaller(&mut self, case: &FailingCase);
 }
 
@@ -40,18 +40,18 @@ impl FailingCase {
         Some(FailingCase { graph, arguments })
     }
 
-    /// Ops that are no parameters, those in bodies too.
+    /// Returns the number of ops other than parameters, including those in bodies.
     pub fn ops(&self) -> usize {
         bodies::count(&self.graph, true)
     }
 
-    /// How large it is: what is made smaller.
+    /// Returns the size that is minimized.
     fn weight(&self) -> (usize, usize, usize) {
         let elements = self.graph.nodes.iter().flat_map(|n| &n.outs).map(TensorType::elements);
         (bodies::count(&self.graph, false), self.graph.results.len() + self.arguments.len(), elements.sum())
     }
 
-    /// Without what no result needs: ops, and arguments.
+    /// Removes unused ops and arguments.
     fn tidy(&self) -> FailingCase {
         let live = self.graph.live(&self.graph.results);
         let mut new = BTreeMap::new();
@@ -73,13 +73,13 @@ impl FailingCase {
         FailingCase { graph: Arc::new(out), arguments }
     }
 
-    /// With other results.
+    /// Returns the case with other results.
     fn returning(&self, results: Vec<ValueId>) -> FailingCase {
         let graph = Arc::new(Graph { results, ..(*self.graph).clone() });
         FailingCase { graph, arguments: self.arguments.clone() }.tidy()
     }
 
-    /// With values in the place of the nodes that make them: an argument where `given` has an array.
+    /// Replaces nodes by their values: by an argument if `given` has an array.
     fn with_given(&self, replaced: &BTreeMap<ValueId, Literal>) -> FailingCase {
         let nodes: BTreeSet<usize> = replaced.keys().map(|v| v.index()).collect();
         let mut out = Graph { params: Vec::new(), nodes: Vec::new(), ..(*self.graph).clone() };
@@ -118,13 +118,13 @@ impl FailingCase {
         FailingCase { graph: Arc::new(out), arguments }.tidy()
     }
 
-    /// With constants in the place of some arguments.
+    /// Replaces an argument by a constant.
     fn with_constant(&self, argument: usize, value: Literal) -> FailingCase {
         let mut graph = (*self.graph).clone();
         if let Some(node) = graph.params.get(argument).and_then(|p| graph.nodes.get_mut(p.index())) {
             node.op = Op::Constant(Constant { value });
         }
-        // Parameters stand before all else.
+        // Parameters come first.
         let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
         order.sort_by_key(|i| !graph.nodes.get(*i).is_some_and(|n| matches!(n.op, Op::Parameter(_))));
         let new: BTreeMap<usize, usize> = order.iter().enumerate().map(|(new, old)| (*old, new)).collect();
@@ -136,7 +136,7 @@ impl FailingCase {
     }
 }
 
-/// Makes a failing case as small as can be done until `deadline`. `culprit` is the node that is thought to be at fault.
+/// Minimizes a failing case until `deadline`. `culprit` is the suspected node.
 pub fn shrink(
     case: &FailingCase,
     culprit: Option<usize>,
@@ -165,7 +165,7 @@ pub fn shrink(
 }
 
 struct Shrinker<'a> {
-    /// The smallest case so far.
+    /// Smallest failing case so far.
     case: FailingCase,
     judge: &'a mut dyn FailureOracle,
     deadline: Instant,
@@ -176,7 +176,7 @@ impl Shrinker<'_> {
         Instant::now() >= self.deadline
     }
 
-    /// Goes on with a case if it fails.
+    /// Adopts a case if it fails.
     fn take(&mut self, case: &FailingCase) -> bool {
         if self.is_late() || case.graph.results.is_empty() || case.graph.verify().is_err() {
             return false;
@@ -189,7 +189,7 @@ impl Shrinker<'_> {
         fails
     }
 
-    /// One result, or half of them.
+    /// Tries one result, or half of them.
     fn results(&mut self) {
         let all = self.case.graph.results.clone();
         if all.len() > 1 {
@@ -213,7 +213,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// What goes into a result in the place of the result, as long as that fails too.
+    /// Replaces a result by its operands while the case fails.
     fn beginnings(&mut self) {
         loop {
             let graph = self.case.graph.clone();
@@ -229,7 +229,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Values in the place of ops: many at once, then fewer.
+    /// Replaces ops by their values: many at once, then fewer.
     fn givens(&mut self) {
         let mut size = self.case.graph.nodes.len().next_power_of_two();
         while size > 0 && !self.is_late() {
@@ -240,7 +240,7 @@ impl Shrinker<'_> {
                 let begin = end.saturating_sub(size);
                 let values = if is_known { known.clone() } else { self.known() };
                 let case = self.case.with_given(&self.replaceable(begin..end, &values));
-                // Nodes are numbered anew where some are gone.
+                // Nodes are renumbered after removals.
                 if case.ops() < self.case.ops() && self.take(&case) {
                     is_known = false;
                     end = begin.min(self.case.graph.nodes.len());
@@ -252,7 +252,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Values of these nodes that others need. What makes a result stays, and small constants do.
+    /// Returns the values of these nodes that others use, except operands of results and small constants.
     fn replaceable(
         &self,
         nodes: std::ops::Range<usize>,
@@ -269,7 +269,7 @@ impl Shrinker<'_> {
         values.iter().filter(|(v, _)| is_one(v)).map(|(v, x)| (*v, x.clone())).collect()
     }
 
-    /// Values of all nodes but parameters, zeros where nobody could compute them.
+    /// Returns the values of all nodes but parameters; zeros if they cannot be computed.
     fn known(&mut self) -> BTreeMap<ValueId, Literal> {
         let graph = &self.case.graph;
         let all: Vec<ValueId> = (0..graph.nodes.len())
@@ -284,7 +284,7 @@ impl Shrinker<'_> {
         all.into_iter().zip(values).collect()
     }
 
-    /// A body in the place of the op that has it, as often as that fails too.
+    /// Replaces ops by their bodies while the case fails.
     fn opened(&mut self) {
         let mut node = self.case.graph.nodes.len();
         while node > 0 && !self.is_late() {
@@ -293,13 +293,13 @@ impl Shrinker<'_> {
             let case = |g| FailingCase { graph: Arc::new(g), arguments: self.case.arguments.clone() }.tidy();
             let cases: Vec<FailingCase> = graphs.into_iter().map(case).collect();
             if cases.iter().any(|case| case.weight() < self.case.weight() && self.take(case)) {
-                // What was in the body may have bodies.
+                // The body may contain further bodies.
                 node = self.case.graph.nodes.len();
             }
         }
     }
 
-    /// Fewer ops in each body: results that are what went into them, numbers in the place of ops.
+    /// Removes ops in each body: results become their operands, ops become numbers.
     fn bodies(&mut self) {
         let mut place = 0;
         while let Some(path) = bodies::paths(&self.case.graph).get(place).cloned() {
@@ -317,14 +317,14 @@ impl Shrinker<'_> {
         bodies::at(&self.case.graph, path).cloned()
     }
 
-    /// Goes on with another body if that has fewer ops and fails too.
+    /// Adopts another body if it has fewer ops and the case fails.
     fn take_body(&mut self, path: &[(usize, usize)], body: Graph) -> bool {
         let graph = bodies::with(&self.case.graph, path, body);
         let case = |graph| FailingCase { graph: Arc::new(graph), arguments: self.case.arguments.clone() };
         graph.map(case).is_some_and(|case| case.weight() < self.case.weight() && self.take(&case))
     }
 
-    /// As [`Shrinker::opened`], in a body.
+    /// Like [`Shrinker::opened`], inside a body.
     fn body_opened(&mut self, path: &[(usize, usize)]) {
         let mut node = self.body(path).map_or(0, |b| b.nodes.len());
         while node > 0 && !self.is_late() {
@@ -370,7 +370,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Smaller sizes, each wherever it stands.
+    /// Tries smaller sizes, each replaced everywhere.
     fn sizes(&mut self) {
         for size in sizes::of(&self.case.graph) {
             for smaller in [1, 2, size / 2, size - 1] {
@@ -383,7 +383,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// A constant in the place of an argument: its value where that is one number, else one number everywhere.
+    /// Replaces an argument by a constant: its value if it is a scalar, otherwise one number for all elements.
     fn constants(&mut self) {
         let mut argument = 0;
         while let Some(x) = self.case.arguments.get(argument).cloned() {

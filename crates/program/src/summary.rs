@@ -1,29 +1,29 @@
-//! An array in short: its first elements, and the least, greatest and mean of all that are numbers.
+//! Summarizes an array: first elements, minimum, maximum, mean, and counts of NaN and infinities.
 
 use std::fmt::Write;
 use systole_base::{Literal, Scalar};
 
-/// Elements that are shown.
+/// Number of elements shown.
 const FIRST: usize = 8;
 
-/// What there is to say of an array. A complex one is two arrays: its real and its imaginary parts.
+/// Summary of an array; a complex one is held in two arrays.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArraySummary {
-    /// The first elements as text.
+    /// First elements as text.
     pub first: Vec<String>,
-    /// Elements of the whole array.
+    /// Number of elements of the array.
     pub elements: usize,
-    /// Least, greatest and mean of the elements that are not NaN; of complex ones those of their absolute values. `None`:
-    /// there is none, or they are truth values.
+    /// Minimum, maximum and mean of the elements that are not NaN; for complex ones of their absolute values. `None` if
+    /// there are none, or for bools.
     pub range: Option<(f64, f64, f64)>,
-    /// Elements that are NaN.
+    /// Number of NaN elements.
     pub nan: usize,
-    /// Elements that are infinite.
+    /// Number of infinite elements.
     pub infinite: usize,
 }
 
 impl ArraySummary {
-    /// Of the arrays that hold one value.
+    /// Summarizes the arrays that hold one value.
     pub fn of(held: &[Literal]) -> ArraySummary {
         let elements = held.first().map_or(0, |x| x.ty().elements());
         let complex = held.len() == 2;
@@ -75,7 +75,7 @@ impl std::fmt::Display for ArraySummary {
     }
 }
 
-/// One element as text.
+/// Formats an element.
 pub fn text(value: Scalar) -> String {
     match value {
         Scalar::Bool(b) => b.to_string(),
@@ -85,7 +85,7 @@ pub fn text(value: Scalar) -> String {
     }
 }
 
-/// A number in six digits.
+/// Formats a number with six digits.
 pub fn short(v: f64) -> String {
     if v == 0.0 || !v.is_finite() {
         return format!("{v}");

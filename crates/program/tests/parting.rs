@@ -1,4 +1,4 @@
-//! Where two devices part, and the smallest program with which they do: on a device that is wrong on purpose.
+//! Tests of bisection and minimization with a deliberately wrong device.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use systole_program::program_file::open;
 use systole_program::shrink::{FailingCase, FailureOracle, shrink};
 use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ReferenceBackend};
 
-/// What the wrong device does with `tanh`.
+/// How the wrong device computes `tanh`.
 #[derive(Clone, Copy)]
 enum Fault {
-    /// Computes the sine.
+    /// As sine.
     Wrong,
-    /// Computes the sine where the operand is a product: as if the two were one kernel.
+    /// As sine if the operand is a product, as if the two were fused.
     WrongBehindProduct,
     Refuses,
     Panics,
@@ -183,7 +183,7 @@ fn what_fails_only_together_keeps_both_ops() {
     assert_eq!(small.ops() - ops.iter().filter(|n| **n == "constant").count(), 2, "{ops:?}");
 }
 
-/// A function, a branch and a loop, each with more than what fails.
+/// A function, a branch and a loop, each with more than the failing part.
 const NESTED: &[u8] = br#"
 func.func private @f(%x: tensor<6xf32>) -> tensor<6xf32> {
   %0 = stablehlo.exponential %x : tensor<6xf32>
@@ -215,7 +215,7 @@ func.func @main(%x: tensor<6xf32>, %p: tensor<i1>) -> tensor<6xf32> {
   return %0#1 : tensor<6xf32>
 }"#;
 
-/// Fails where a graph holds something, and is a program.
+/// Fails if a graph satisfies a predicate.
 struct Holds(fn(&Graph) -> bool);
 
 impl FailureOracle for Holds {
@@ -230,7 +230,7 @@ impl FailureOracle for Holds {
     }
 }
 
-/// Names of the ops of a graph and its bodies that are no parameters and no constants.
+/// Returns the op names of a graph and its bodies, without parameters and constants.
 fn names(graph: &Graph) -> Vec<&str> {
     let inner = graph.nodes.iter().flat_map(|n| n.op.rule().regions()).flat_map(|g| names(g));
     let own = graph.nodes.iter().map(|n| n.op.name());
@@ -262,7 +262,7 @@ fn what_fails_only_in_a_loop_stays_there_alone() {
     });
     let left = names(&small.graph);
     assert!(left.contains(&"while") && left.contains(&"tanh"), "{left:?}");
-    // The loop ends, and has no branch and no call any more.
+    // The loop ends, and no branch or call is left.
     for gone in ["exponential", "sqrt", "cosine", "logistic"] {
         assert!(!left.contains(&gone), "{left:?}");
     }

@@ -1,15 +1,15 @@
-//! A graph under construction: constants and operators one after the other, with activations and affine maps folded into
-//! what came before where nothing else reads it.
+//! Builder of a TFLite graph: adds constants and operators, and fuses activations and affine maps into the preceding
+//! operator if nothing else reads its result.
 
 use systole_ir::{DType, Literal, Result, Shape};
 use systole_tflite::{
     FusedActivation, OptionField, TfliteModel, TfliteOp, TfliteOperator, TflitePadding, TfliteTensor,
 };
 
-/// A graph to which layers add operators.
+/// A TFLite graph to which layers add operators.
 pub(crate) struct TfliteBuilder {
     pub model: TfliteModel,
-    /// How many layers read each tensor.
+    /// Number of layers that read each tensor.
     pub readers: Vec<usize>,
 }
 
@@ -41,7 +41,7 @@ impl TfliteBuilder {
         Ok(self.tensor(TfliteTensor::constant(name, data)))
     }
 
-    /// Adds an operator whose one output has this shape.
+    /// Adds an operator with one output of this shape.
     pub fn push(&mut self, name: &str, dims: impl Into<Shape>, mut operator: TfliteOperator) -> usize {
         let output = self.tensor(TfliteTensor::new(self.unique(name), dims, DType::F32));
         operator.outputs = vec![output];
@@ -49,7 +49,7 @@ impl TfliteBuilder {
         output
     }
 
-    /// Adds an operator with outputs of one shape.
+    /// Adds an operator with several outputs of one shape.
     pub fn push_several(
         &mut self,
         name: &str,
@@ -67,7 +67,7 @@ impl TfliteBuilder {
         made
     }
 
-    /// A name that no tensor has yet.
+    /// Returns an unused tensor name.
     fn unique(&self, name: &str) -> String {
         let taken = |name: &str| self.model.tensors.iter().any(|t| t.name == name);
         let mut found = name.to_string();
@@ -79,7 +79,7 @@ impl TfliteBuilder {
         found
     }
 
-    /// An operator without options on these tensors.
+    /// Adds an operator without options.
     pub fn apply(&mut self, name: &str, op: TfliteOp, inputs: &[usize], dims: impl Into<Shape>) -> usize {
         self.push(name, dims, TfliteOperator::new(op, inputs.iter().copied(), []))
     }
@@ -94,7 +94,7 @@ impl TfliteBuilder {
         ))
     }
 
-    /// The operator that makes a tensor which one layer alone reads.
+    /// Returns the operator that computes a tensor, if only one layer reads the tensor.
     pub fn maker(&mut self, tensor: usize) -> Option<usize> {
         if self.readers[tensor] > 1 {
             return None;
@@ -102,7 +102,7 @@ impl TfliteBuilder {
         self.model.operators.iter().rposition(|o| o.outputs.contains(&tensor))
     }
 
-    /// The operator whose values `x` holds: the greatest of clamped values are the clamped greatest, wherever they move.
+    /// Returns the operator whose values `x` holds, through MAX_POOL and data movement (clamping commutes with both).
     fn source_of_values(&mut self, x: usize) -> Option<usize> {
         let mut at = self.maker(x)?;
         while matches!(self.model.operators[at].op, TfliteOp::MaxPool2D | TfliteOp::Reshape) {
@@ -112,7 +112,7 @@ impl TfliteBuilder {
         Some(at)
     }
 
-    /// Applies a fused activation to `x`: in the operator that makes it where that takes one.
+    /// Applies an activation to `x`: fused into the operator that computes it if possible.
     pub fn activated(&mut self, name: &str, x: usize, activation: FusedActivation) -> usize {
         if activation == FusedActivation::None {
             return x;
@@ -145,7 +145,7 @@ impl TfliteBuilder {
     }
 }
 
-/// The options of a window.
+/// Sets an operator's window options.
 pub(crate) fn window(
     operator: TfliteOperator,
     padding: TflitePadding,

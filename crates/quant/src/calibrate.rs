@@ -1,4 +1,5 @@
-//! What values tensors take on samples, and which range of them integers shall cover.
+//! Calibration: records tensor values on samples and chooses the quantization range of each tensor (min-max,
+//! percentile, entropy, MSE).
 
 use crate::float_eval::{FloatEvaluator, TensorQuery, made};
 use crate::io_quantization::GraphEngine;
@@ -6,31 +7,31 @@ use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_tflite::{TfliteInterpreter, TfliteModel};
 
-/// Bins of a histogram.
+/// Number of histogram bins.
 const BINS: usize = 2048;
 
-/// How a range is chosen from what was seen.
+/// How a range is chosen from the observed values.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum RangeMethod {
-    /// From the least to the greatest value.
+    /// From the minimum to the maximum.
     #[default]
     MinMax,
-    /// Without the outermost values: so many percent are kept.
+    /// Keeps this percentage of the values, without outliers.
     Percentile(f64),
-    /// What loses least information (Kullback-Leibler divergence, as TensorRT's calibration of 2017).
+    /// Minimizes the Kullback-Leibler divergence, like TensorRT's calibration (2017).
     Entropy,
-    /// What has the least mean squared error.
+    /// Minimizes the mean squared error.
     Mse,
 }
 
-/// How ranges are found.
+/// Calibration settings.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Calibration {
-    /// How a range is chosen.
+    /// Range selection method.
     pub method: RangeMethod,
-    /// Threads that run samples where the interpreter does. The ranges are the same for any number.
+    /// Number of threads when samples run in the interpreter. The ranges do not depend on it.
     pub threads: usize,
-    /// What computes the floats: the CPU engine, which takes many samples at once, or the interpreter.
+    /// What computes the float graph: the CPU engine, which processes batches, or the interpreter.
     pub engine: GraphEngine,
 }
 
@@ -40,16 +41,17 @@ impl Default for Calibration {
     }
 }
 
-/// Ranges of the tensors of a graph.
+/// Quantization ranges of a graph's tensors.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TensorRanges {
-    /// What integers shall cover, of each tensor of floats that is computed or given.
+    /// Chosen range of each float tensor that is an input or computed.
     pub chosen: Vec<Option<(f32, f32)>>,
-    /// What was seen.
+    /// Observed range.
     pub seen: Vec<Option<(f32, f32)>>,
-    /// Share of the values seen that lie outside what was chosen.
+    /// Fraction of the observed values outside the chosen range.
     pub clipped: Vec<f64>,
-    /// Steps of weights that were trained: of their tensors, one, or one for each channel. Others follow from their greatest.
+    /// Trained weight scales (QAT), by weight tensor: one, or one per channel. Other scales follow from the largest
+    /// weight.
     pub steps: BTreeMap<usize, Vec<f32>>,
 }
 
@@ -60,27 +62,27 @@ impl TensorRanges {
 }
 
 impl Calibration {
-    /// Ranges of a graph of floats on `samples`, each `f32[1, …]` of its input.
+    /// Computes the ranges of a float graph on `samples`, each an input `f32[1, …]`.
     ///
     /// # Errors
-    /// When there is no sample, one does not fit, all inputs are 0, or a value is NaN or infinite; names the tensor.
+    /// If there are no samples, one does not match the input, all inputs are 0, or a value is NaN or infinite; names
+    /// the tensor.
     pub fn ranges(&self, model: &TfliteModel, samples: &[Literal]) -> Result<TensorRanges> {
         self.ranges_of_inputs(model, &samples.iter().map(|x| vec![x.clone()]).collect::<Vec<_>>())
     }
 
-    /// As [`Calibration::ranges`], of a graph of several inputs: each sample is one array for each of them.
+    /// Like [`Calibration::ranges`], for a graph with several inputs: each sample has one array per input.
     pub fn ranges_of_inputs(&self, model: &TfliteModel, samples: &[Vec<Literal>]) -> Result<TensorRanges> {
         if samples.is_empty() {
-            return Err(
-                Error::new(ErrorKind::Data, "there are no samples to calibrate on").hint("give at least one")
-            );
+            return Err(Error::new(ErrorKind::Data, "there are no calibration samples")
+                .hint("pass at least one sample"));
         }
         let seen = self.seen(model, samples)?;
         for &i in &model.inputs {
             if seen[i] == Some((0.0, 0.0)) {
                 return Err(Error::new(ErrorKind::Data, "all values of the calibration data are 0")
                     .at(format!("input {}", model.tensor(i)?.name))
-                    .hint("calibrate on samples like those that the model will see: --data-dir, --samples"));
+                    .hint("calibrate on representative samples: --data-dir, --samples"));
             }
         }
         if self.method == RangeMethod::MinMax {
@@ -104,7 +106,7 @@ impl Calibration {
         Ok(ranges)
     }
 
-    /// A graph whose results tell of all tensors of floats that are made, where the engine has it.
+    /// Compiles a graph whose results describe all computed float tensors, if the engine supports it.
     fn on_engine(
         &self,
         model: &TfliteModel,
@@ -119,7 +121,7 @@ impl Calibration {
         Some((tensors, floats))
     }
 
-    /// What the engine sees; nothing where the interpreter must tell which sample is at fault.
+    /// Returns the observed ranges from the engine; `None` if the interpreter must find a faulty sample.
     fn seen_fast(&self, model: &TfliteModel, samples: &[Vec<Literal>]) -> Option<Vec<Option<(f32, f32)>>> {
         let (tensors, floats) = self.on_engine(model, TensorQuery::Ends, samples.len())?;
         let mut all = vec![None; model.tensors.len()];
@@ -130,7 +132,7 @@ impl Calibration {
         };
         let mut is_finite = true;
         for (i, x) in samples.iter().flat_map(|sample| model.inputs.iter().zip(sample)) {
-            // Ids of tokens have no range.
+            // Token ids have no range.
             let values = if x.dtype() == DType::F32 { x.as_slice::<f32>().ok()? } else { &[] };
             for &v in values {
                 is_finite &= add(*i, v, v);
@@ -221,7 +223,7 @@ impl Calibration {
         Ok(all)
     }
 
-    /// What each thread gathers of the floats that go through the graph.
+    /// Accumulates statistics of the graph's float tensors on several threads.
     fn gather<A: Send>(
         &self,
         model: &TfliteModel,
@@ -257,7 +259,7 @@ impl Calibration {
                     })
                 })
                 .collect();
-            let defect = || Error::new(ErrorKind::Bug, "a thread of the calibration ended early");
+            let defect = || Error::new(ErrorKind::Bug, "a calibration thread ended early");
             threads.into_iter().map(|t| t.join().map_err(|_| defect())?).collect()
         })
     }
@@ -266,29 +268,29 @@ impl Calibration {
 fn not_finite(model: &TfliteModel, tensor: usize) -> Error {
     let name = model.tensors.get(tensor).map_or("", |t| t.name.as_str());
     let (what, hint) = match model.inputs.contains(&tensor) {
-        true => ("the calibration data has NaN or infinite values", "clean the data"),
+        true => ("the calibration data contains NaN or infinite values", "remove them from the data"),
         false => (
-            "its values are NaN or infinite, so they have no range",
-            "load an earlier checkpoint, or look at its weights: the model computes no numbers",
+            "it has NaN or infinite values, so it has no range",
+            "load an earlier checkpoint, or check the weights: the model's outputs are not finite",
         ),
     };
     let kind = if model.inputs.contains(&tensor) { "input" } else { "layer" };
     Error::new(ErrorKind::Numeric, what).at(format!("{kind} {}", layer_of(name))).hint(hint)
 }
 
-/// The layer that a tensor's name begins with.
+/// Returns the layer name at the start of a tensor's name.
 pub(crate) fn layer_of(tensor: &str) -> &str {
     tensor.split('/').next().unwrap_or(tensor)
 }
 
-/// Counts of values in equal parts of a range.
+/// Histogram of values with equal bins.
 struct Histogram<'a> {
     bins: &'a [u64],
     range: (f32, f32),
 }
 
 impl Histogram<'_> {
-    /// The middle of a bin.
+    /// Returns the center of a bin.
     fn value(&self, bin: usize) -> f64 {
         let (low, high) = (f64::from(self.range.0), f64::from(self.range.1));
         low + (bin as f64 + 0.5) * (high - low) / self.bins.len() as f64
@@ -334,7 +336,7 @@ impl Histogram<'_> {
         if low < high { (low, high) } else { self.range }
     }
 
-    /// Ranges that shrink towards 0; the one whose `cost` is least.
+    /// Returns the range with the lowest `cost` among ranges that shrink towards 0.
     fn best(&self, cost: impl Fn((f64, f64)) -> f64) -> (f32, f32) {
         let (low, high) = (f64::from(self.range.0.min(0.0)), f64::from(self.range.1.max(0.0)));
         let factors = (0..80).map(|i| 1.0 - f64::from(i) / 100.0);
@@ -361,7 +363,7 @@ impl Histogram<'_> {
         })
     }
 
-    /// The divergence of the values as 256 levels from the values with their tails folded in.
+    /// Returns the range that minimizes the divergence of 256 quantized levels from the clipped distribution.
     fn entropy(&self) -> (f32, f32) {
         let total = self.total();
         self.best(|(low, high)| {

@@ -1,20 +1,20 @@
-//! Two ways to lose less, after Nagel et al. 2019 (Data-Free Quantization Through Weight Equalization and Bias
-//! Correction): channels of neighbours are given equal ranges before, and what rounding of weights moves the mean by is taken
-//! off the bias after.
+//! Cross-layer weight equalization and bias correction (Nagel et al. 2019, Data-Free Quantization Through Weight
+//! Equalization and Bias Correction). Channel ranges of adjacent layers are equalized before quantization; the mean
+//! error of rounded weights is subtracted from the biases after it.
 
 use crate::calibrate::is_float;
 use crate::float_eval::{each_sample, made};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_tflite::{FusedActivation, TfliteModel, TfliteOp, TfliteOperator};
 
-/// How often neighbours are equalised: each pair changes the next one's ranges.
+/// Number of equalization rounds; each pair changes the next one's ranges.
 const ROUNDS: usize = 10;
 
-/// The same function on floats, with each channel between two convolutions or dense layers scaled so that the weights before and
-/// after it have one range. Only pairs with nothing or RELU between them change.
+/// Scales each channel between two convolutions or dense layers so that the weights before and after it have equal
+/// ranges; the function does not change. Only pairs with nothing or RELU between them are scaled.
 ///
 /// # Errors
-/// When the graph's constants are not floats.
+/// If the graph's constants are not floats.
 pub fn equalize(model: &TfliteModel) -> Result<TfliteModel> {
     let mut made = model.clone();
     for _ in 0..ROUNDS {
@@ -31,7 +31,7 @@ fn is_weighted(op: TfliteOp) -> bool {
     matches!(op, TfliteOp::Conv2D | TfliteOp::DepthwiseConv2D | TfliteOp::FullyConnected)
 }
 
-/// The one operator that reads what operator `n` makes, where both have weights of their own.
+/// Returns the only reader of operator `n`'s output if both have weights of their own.
 fn partner(model: &TfliteModel, n: usize) -> Option<usize> {
     let o = model.operators.get(n)?;
     let y = *o.outputs.first()?;
@@ -45,12 +45,12 @@ fn partner(model: &TfliteModel, n: usize) -> Option<usize> {
     let plain = reader.inputs.first() == Some(&Some(y)) && fits(reader) && readers.next().is_none();
     let (_, before, _) = owned(model, o)?;
     let (_, _, dims) = owned(model, reader)?;
-    // Groups of channels and flattened pictures are left alone.
+    // Grouped channels and flattened images are skipped.
     let own = if reader.op == TfliteOp::DepthwiseConv2D { *dims.get(3)? } else { *dims.last()? };
     (plain && own == before).then_some(next)
 }
 
-/// Weights that one operator alone reads: their number, the operator's output channels, their dimensions.
+/// Returns weights that only one operator reads: tensor index, the operator's output channels, dimensions.
 fn owned(model: &TfliteModel, o: &TfliteOperator) -> Option<(usize, usize, Vec<usize>)> {
     let w = o.inputs.get(1).copied().flatten()?;
     let alone = model.operators.iter().filter(|o| o.inputs.contains(&Some(w))).count() == 1;
@@ -68,7 +68,7 @@ fn equalize_pair(model: &mut TfliteModel, n: usize, next: usize) -> Result<()> {
     let (mut first, mut second, mut offset) = (floats(model, wa)?, floats(model, wb)?, floats(model, bias)?);
     let per = first.len() / channels.max(1);
     let made_by = |at: usize| if a.op == TfliteOp::DepthwiseConv2D { at % channels } else { at / per.max(1) };
-    // The last dimension is the input's channels, of single channels the output's too.
+    // The last dimension is the input's channels; for depthwise also the output's.
     let read_by = |at: usize| at % channels;
     let greatest = |values: &[f32], channel: &dyn Fn(usize) -> usize| {
         let mut all = vec![0f32; channels];
@@ -92,7 +92,7 @@ fn floats(model: &TfliteModel, tensor: usize) -> Result<Vec<f32>> {
     let data = t
         .data
         .as_ref()
-        .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is no constant", t.name)))?;
+        .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is not constant", t.name)))?;
     Ok(data.as_slice::<f32>()?.to_vec())
 }
 
@@ -102,11 +102,11 @@ fn set(model: &mut TfliteModel, tensor: usize, values: &[f32]) -> Result<()> {
     Ok(())
 }
 
-/// The int8 graph with its biases moved by what the rounding of weights adds to the mean of each channel, for the means of
-/// inputs on `samples`; what a picture's border changes is left out of account.
+/// Corrects the int8 graph's biases by the mean shift of each channel from weight rounding, with the input means on
+/// `samples`; padding at image borders is ignored.
 ///
 /// # Errors
-/// When a sample does not fit.
+/// If a sample does not match the input.
 pub fn correct_bias(float: &TfliteModel, int8: &TfliteModel, samples: &[Literal]) -> Result<TfliteModel> {
     let means = means(float, samples)?;
     let mut made = int8.clone();
@@ -139,7 +139,7 @@ pub fn correct_bias(float: &TfliteModel, int8: &TfliteModel, samples: &[Literal]
     Ok(made)
 }
 
-/// Σ (w' − w) · mean of the input's channel, for each output channel; `None` where the weights stayed floats.
+/// Computes Σ (w' − w) · mean of the input channel per output channel; `None` if the weights stayed floats.
 fn moved(
     w: &systole_tflite::TfliteTensor,
     q: &systole_tflite::TfliteTensor,
@@ -169,7 +169,7 @@ fn moved(
     Ok(Some(sums))
 }
 
-/// The mean of each channel (the last dimension) of each tensor.
+/// Computes the mean of each channel (last dimension) of each tensor.
 fn means(model: &TfliteModel, samples: &[Literal]) -> Result<Vec<Vec<f64>>> {
     let (tensors, n) = (made(model), model.tensors.len());
     let mut sums: Vec<(Vec<f64>, f64)> = vec![(Vec::new(), 0.0); n];

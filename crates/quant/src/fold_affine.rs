@@ -1,11 +1,11 @@
-//! Affine maps of channels, as batch normalisation is when a model predicts: folded into the weights before them, or
-//! a product and a sum.
+//! Folds per-channel affine maps, such as batch normalization in inference mode, into the preceding weights, or adds a
+//! multiplication and an addition.
 
 use crate::builder::TfliteBuilder;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
-/// `x: f32[…, C] → f32[…, C]`: x · factor + offset, for each channel.
+/// Applies x · factor + offset per channel: `x: f32[…, C] → f32[…, C]`.
 pub(crate) fn affine(
     b: &mut TfliteBuilder,
     name: &str,
@@ -30,7 +30,7 @@ pub(crate) fn affine(
     Ok(b.push(name, dims, TfliteOperator::new(TfliteOp::Add, [scaled, offset], [])))
 }
 
-/// Multiplies the weights that make `x`, where it is a plain sum that nothing else reads.
+/// Folds the map into the weights that compute `x`, if `x` is a linear operator's result that nothing else reads.
 fn fold(b: &mut TfliteBuilder, x: usize, factor: &[f64], offset: &[f64]) -> Result<bool> {
     let Some(at) = b.maker(x) else { return Ok(false) };
     let o = &b.model.operators[at];
@@ -47,7 +47,7 @@ fn fold(b: &mut TfliteBuilder, x: usize, factor: &[f64], offset: &[f64]) -> Resu
     else {
         return Ok(false);
     };
-    // Layers of one name share their weights.
+    // Layers with the same name share weights.
     let readers = |t: usize| b.model.operators.iter().filter(|o| o.inputs.contains(&Some(t))).count();
     if readers(w) != 1 || readers(bias) != 1 {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! Where floats become integers and integers floats, outside the graph; whole models on floats.
+//! Quantizes inputs and dequantizes outputs of a TFLite model; runs whole models with float inputs and outputs.
 
 use std::sync::Arc;
 use systole_cpu::ThreadPool;
@@ -6,17 +6,17 @@ use systole_int8::{Int8Program, Settings};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteTensor};
 
-/// What computes a graph.
+/// Engine that computes a TFLite graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum GraphEngine {
-    /// The CPU engine's kernels: `systole_int8::Program`.
+    /// CPU engine: `systole_int8::Program`.
     #[default]
     Fast,
-    /// The interpreter of `systole-tflite`, which is slow: the same bits.
+    /// Interpreter of `systole-tflite`: slow, bit-identical.
     Reference,
 }
 
-/// A graph of one input and one output that answers in floats.
+/// A graph with one input and one output that predicts in floats.
 pub struct FloatPredictor {
     input: TfliteTensor,
     output: TfliteTensor,
@@ -30,15 +30,15 @@ enum CompiledGraph {
 }
 
 impl FloatPredictor {
-    /// Prepares a graph for so many threads.
+    /// Prepares a graph for this number of threads.
     ///
     /// # Errors
-    /// When the graph is not sound, or has several inputs or outputs.
+    /// If the graph is invalid, or has several inputs or outputs.
     pub fn new(model: &TfliteModel, engine: GraphEngine, threads: usize) -> Result<FloatPredictor> {
         model.check()?;
         let ([input], [output]) = (&model.inputs[..], &model.outputs[..]) else {
-            return Err(Error::new(ErrorKind::Unsupported, "a model of several inputs or outputs")
-                .hint("`systole run FILE.tflite --input IN.npz` takes any"));
+            return Err(Error::new(ErrorKind::Unsupported, "the model has several inputs or outputs")
+                .hint("run `systole run FILE.tflite --input IN.npz`"));
         };
         let (input, output) = (model.tensor(*input)?.clone(), model.tensor(*output)?.clone());
         let graph = match engine {
@@ -52,10 +52,11 @@ impl FloatPredictor {
         Ok(FloatPredictor { input, output, graph, threads })
     }
 
-    /// What the graph says of each of `samples`, `f32[1, …] → f32[1, …]`: rounded to what the file takes and back.
+    /// Predicts for each sample, `f32[1, …] → f32[1, …]`; inputs are quantized and outputs dequantized as the file
+    /// requires.
     ///
     /// # Errors
-    /// When a sample does not fit.
+    /// If a sample does not match the input.
     pub fn of(&self, samples: &[Literal]) -> Result<Vec<Literal>> {
         let made = match &self.graph {
             CompiledGraph::Fast(program) => {
@@ -66,12 +67,15 @@ impl FloatPredictor {
             CompiledGraph::Reference(model) => self.interpreted(&TfliteInterpreter::new(model)?, samples)?,
         };
         let one = |y: Vec<Literal>| {
-            dequantized(y.first().ok_or_else(|| Error::new(ErrorKind::Bug, "no output"))?, &self.output)
+            dequantized(
+                y.first().ok_or_else(|| Error::new(ErrorKind::Bug, "the model returned no output"))?,
+                &self.output,
+            )
         };
         made.into_iter().map(one).collect()
     }
 
-    /// Sample by sample, each by one of the threads.
+    /// Runs samples one by one, distributed over the threads.
     fn interpreted(&self, interpreter: &TfliteInterpreter, samples: &[Literal]) -> Result<Vec<Vec<Literal>>> {
         let one = |x: &Literal| interpreter.run(&[quantized(x, &self.input)?]);
         let per = samples.len().div_ceil(self.threads.max(1)).max(1);
@@ -80,7 +84,7 @@ impl FloatPredictor {
             let part =
                 |part| scope.spawn(move || <[Literal]>::iter(part).map(one).collect::<Result<Vec<_>>>());
             let threads: Vec<_> = samples.chunks(per).map(part).collect();
-            let defect = || Error::new(ErrorKind::Bug, "a thread of the interpreter ended early");
+            let defect = || Error::new(ErrorKind::Bug, "an interpreter thread ended early");
             let parts: Vec<Vec<Vec<Literal>>> =
                 threads.into_iter().map(|t| t.join().map_err(|_| defect())?).collect::<Result<_>>()?;
             Ok(parts.concat())
@@ -88,10 +92,10 @@ impl FloatPredictor {
     }
 }
 
-/// As [`FloatPredictor::of`], of a graph that is asked once.
+/// Like [`FloatPredictor::predict`], for a graph that is used once.
 ///
 /// # Errors
-/// As of [`FloatPredictor`].
+/// See [`FloatPredictor`].
 pub fn answers(
     model: &TfliteModel,
     samples: &[Literal],
@@ -101,10 +105,10 @@ pub fn answers(
     FloatPredictor::new(model, engine, threads)?.of(samples)
 }
 
-/// `x: f32[…]` as a tensor of the file takes it: rounded where that is int8.
+/// Quantizes `x: f32[…]` for a tensor of the file; unchanged if the tensor is not int8.
 ///
 /// # Errors
-/// When the tensor's scale is none.
+/// If the tensor's scale is invalid.
 pub fn quantized(x: &Literal, tensor: &TfliteTensor) -> Result<Literal> {
     let x = x.reshape(tensor.dims())?;
     let values = x.to_f32s();
@@ -121,10 +125,10 @@ pub fn quantized(x: &Literal, tensor: &TfliteTensor) -> Result<Literal> {
     }
 }
 
-/// What a tensor of the file says, in floats: `→ f32[…]`.
+/// Dequantizes a tensor of the file to `f32[…]`.
 ///
 /// # Errors
-/// When the tensor's scale is none.
+/// If the tensor's scale is invalid.
 pub fn dequantized(y: &Literal, tensor: &TfliteTensor) -> Result<Literal> {
     if tensor.quantization.is_none() || y.dtype().is_float() {
         return Ok(y.convert(DType::F32));

@@ -1,4 +1,5 @@
-//! Models of Systole as graphs of `.tflite`: lowered with batch normalisation folded, ranges found on samples or while training, int8.
+//! Converts Systole models to TFLite graphs with batch normalization folded, and quantizes them to int8 with ranges
+//! from calibration or quantization-aware training.
 //!
 //! ```
 //! use systole_ir::{DType, Literal, TensorType};

@@ -1,4 +1,4 @@
-//! Ranges that a model found while it trained for eight bits, as those of its graph's tensors: nothing is calibrated.
+//! Maps ranges from quantization-aware training to tensors of the lowered graph, instead of calibration.
 
 use crate::calibrate::{TensorRanges, layer_of};
 use crate::lower::lowered;
@@ -9,22 +9,22 @@ use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_nn::{Model as Layers, NodeInput, TrainedRanges};
 use systole_tflite::{TfliteModel, TfliteOp, TfliteOperator};
 
-/// A model that was trained for eight bits: its graph of floats, its ranges, and how it is quantised.
+/// A model from quantization-aware training: float graph, ranges and quantization options.
 #[derive(Clone, Debug)]
 pub struct QatModel {
-    /// As of [`crate::lower`].
+    /// Float graph; see [`crate::lower`].
     pub float: TfliteModel,
-    /// Those that were found while training.
+    /// Trained ranges.
     pub ranges: TensorRanges,
-    /// Which layers stay in floats, and where channels have steps of their own.
+    /// Layers that stay in floats, and whether channels have their own scales.
     pub options: QuantizeOptions,
 }
 
-/// What [`crate::quantize`] needs of a model that was trained for eight bits; `None` of another one.
+/// Returns the inputs of [`crate::quantize`] for a model trained with quantization; `None` for other models.
 ///
 /// # Errors
-/// As of [`crate::lower`]; and when the model has not trained since it was made for eight bits, or is not the one that its ranges are
-/// of: names the layer.
+/// See [`crate::lower`]; also if the model was not trained after it was prepared for quantization, or the ranges belong
+/// to another model: names the layer.
 pub fn trained(layers: &Layers) -> Result<Option<QatModel>> {
     let Some(found) = layers.trained_ranges()? else { return Ok(None) };
     let (float, made, _) = lowered(layers)?;
@@ -48,7 +48,7 @@ fn name(model: &TfliteModel, tensor: usize) -> &str {
     model.tensors.get(tensor).map_or("", |t| t.name.as_str())
 }
 
-/// The operators with weights of a layer: their output and their weights.
+/// Returns the output and weights of a layer's operators with weights.
 fn weighted(model: &TfliteModel, layer: &str) -> Vec<(usize, usize)> {
     let is_weighted = |op: TfliteOp| {
         matches!(
@@ -61,7 +61,7 @@ fn weighted(model: &TfliteModel, layer: &str) -> Vec<(usize, usize)> {
     own.filter(|(y, _)| layer_of(name(model, *y)) == layer).collect()
 }
 
-/// The tensor at a place of a layer.
+/// Returns the tensor at a quantization point of a layer.
 fn tensor_of(
     layers: &Layers,
     float: &TfliteModel,
@@ -70,7 +70,7 @@ fn tensor_of(
     place: &str,
 ) -> Result<usize> {
     let nodes = &layers.architecture().nodes;
-    // A table that is used both ways is two nodes.
+    // A table used both for lookup and as a matrix is two nodes.
     let is_rows = |i: usize| {
         let looks_up = |o: &TfliteOperator| {
             o.op == TfliteOp::Gather && made.get(i).is_some_and(|y| o.outputs.contains(y))
@@ -95,7 +95,7 @@ fn tensor_of(
         "inner" => own.last().map(|(y, _)| *y),
         "parts" => own.first().map(|(y, _)| *y),
         "input" => input(0),
-        // Layer normalisation: what it normalises to has the layer's own name.
+        // In layer normalization the normalized value has the layer's own name.
         "normalized" => named(float, layer),
         "scores" => scores(float, layer),
         "mean" | "centred" | "squared" | "variance" | "sum" | "rsqrt" | "scaled" | "heads"
@@ -103,10 +103,10 @@ fn tensor_of(
         within if within.contains('/') => within_layer(float, layer, within),
         other => other.strip_prefix("input_").and_then(|k| k.parse().ok()).and_then(input),
     };
-    found.ok_or_else(|| Error::new(ErrorKind::Bug, format!("no tensor stands at {place}")))
+    found.ok_or_else(|| Error::new(ErrorKind::Bug, format!("no tensor found for {place}")))
 }
 
-/// The scores of an attention, where a mask hides some what is left of them.
+/// Returns the attention scores, after masking if there is a mask.
 fn scores(float: &TfliteModel, attention: &str) -> Option<usize> {
     named(float, &format!("{attention}/masked")).or_else(|| named(float, &format!("{attention}/scores")))
 }
@@ -115,7 +115,7 @@ fn named(float: &TfliteModel, name: &str) -> Option<usize> {
     float.tensors.iter().position(|t| t.name == name)
 }
 
-/// The tensor at a place of a layer within another: `self_attention/query/output`.
+/// Returns the tensor at a quantization point of a nested layer: `self_attention/query/output`.
 fn within_layer(float: &TfliteModel, layer: &str, place: &str) -> Option<usize> {
     let (path, what) = place.rsplit_once('/')?;
     let own = format!("{layer}/{path}");
@@ -123,7 +123,7 @@ fn within_layer(float: &TfliteModel, layer: &str, place: &str) -> Option<usize> 
         "inner" | "normalized" => named(float, &own),
         "scores" => scores(float, &own),
         "output" if path.ends_with("_layer_norm") => named(float, &format!("{own}/shifted")),
-        // An activation that is an operator of its own.
+        // An activation that is a separate operator.
         "output" if path == "feedforward_intermediate_dense" => {
             let inside = format!("{layer}/inside");
             let is_it = |name: &str| {
@@ -131,22 +131,22 @@ fn within_layer(float: &TfliteModel, layer: &str, place: &str) -> Option<usize> 
             };
             float.tensors.iter().position(|t| is_it(&t.name)).or_else(|| named(float, &own))
         }
-        // What heads gather is brought together under the attention's own name.
+        // The combined heads have the attention's own name.
         "output" => named(float, own.strip_suffix("/attention_output").unwrap_or(&own)),
         _ => named(float, &format!("{own}/{what}")),
     }
 }
 
-/// Trained steps by the tensors of their weights.
+/// Returns trained weight scales by weight tensor.
 fn steps_of(float: &TfliteModel, found: &TrainedRanges) -> Result<BTreeMap<usize, Vec<f32>>> {
     let one = |((layer, weight), steps): (&(String, String), &Vec<f32>)| {
-        let missing = || Error::new(ErrorKind::Bug, format!("no operator has {layer}/{weight}"));
+        let missing = || Error::new(ErrorKind::Bug, format!("no operator has weight {layer}/{weight}"));
         if let Some((path, _)) = weight.rsplit_once('/') {
             let own = format!("{layer}/{path}");
             let y =
                 named(float, own.strip_suffix("/attention_output").unwrap_or(&own)).ok_or_else(missing)?;
             let w = weighted(float, layer).into_iter().find(|(made, _)| *made == y).ok_or_else(missing)?.1;
-            // The file has what scores are divided by in the kernel of the queries.
+            // In the graph the score divisor is folded into the query kernel.
             let heads = named(float, &format!("{own}/heads")).filter(|_| path.ends_with("query"));
             let width = heads.and_then(|heads| float.tensors[heads].dims().last().copied());
             let factor = width.map_or(1.0, |width| (1.0 / (width as f64).sqrt()) as f32);

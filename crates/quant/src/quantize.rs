@@ -1,4 +1,4 @@
-//! A graph of floats as one of int8.
+//! Quantizes a float TFLite graph to int8 (post-training quantization).
 
 use crate::calibrate::{TensorRanges, is_float, layer_of};
 use crate::quantize_weights::{QuantWeightLayout, constant, weighted};
@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
 use systole_tflite::{ScaleRule, TfliteModel, TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor};
 
-/// How a graph is quantised.
+/// Quantization options.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QuantizeOptions {
-    /// A scale for each output channel of convolutions, rather than one for all their weights.
+    /// Whether each output channel of a convolution has its own weight scale.
     pub per_channel: bool,
-    /// The same for dense layers, which old runtimes and the Edge TPU's compiler do not take.
+    /// The same for dense layers; old runtimes and the Edge TPU compiler do not support it.
     pub per_channel_dense: bool,
-    /// Layers that stay in floats, by name.
+    /// Names of layers that stay in floats.
     pub skip: Vec<String>,
     /// Whether inputs and outputs are floats.
     pub float_interface: bool,
@@ -32,16 +32,16 @@ impl Default for QuantizeOptions {
 }
 
 impl QuantizeOptions {
-    /// One scale for each tensor, weights included.
+    /// Returns options with one scale per tensor, also for weights.
     pub fn per_tensor() -> QuantizeOptions {
         QuantizeOptions { per_channel: false, ..QuantizeOptions::default() }
     }
 }
 
-/// The graph on int8: inputs, outputs and all between, except layers that are skipped.
+/// Quantizes the graph to int8: inputs, outputs and everything between, except skipped layers.
 ///
 /// # Errors
-/// When a layer has no int8 form, a range is none, or a scale underflows; names the layer.
+/// If a layer has no int8 form, a range is invalid, or a scale underflows; names the layer.
 pub fn quantize(
     model: &TfliteModel,
     ranges: &TensorRanges,
@@ -70,14 +70,14 @@ fn work_name(model: &TfliteModel, o: &TfliteOperator) -> String {
     o.outputs.first().and_then(|&t| model.tensors.get(t)).map_or(String::new(), |t| t.name.clone())
 }
 
-/// Which operators compute with int8.
+/// Returns which operators compute in int8.
 pub(crate) fn choose(model: &TfliteModel, options: &QuantizeOptions) -> Result<Vec<bool>> {
     let layers: Vec<String> =
         model.operators.iter().map(|o| layer_of(&work_name(model, o)).to_string()).collect();
     if let Some(unknown) = options.skip.iter().find(|name| !layers.contains(name)) {
         let mut known = layers.clone();
         known.dedup();
-        return Err(Error::new(ErrorKind::Config, format!("there is no layer {unknown} to skip"))
+        return Err(Error::new(ErrorKind::Config, format!("no layer {unknown} to skip"))
             .hint(format!("layers with operators: {}", known.join(", "))));
     }
     let one = |(o, layer): (&TfliteOperator, &String)| {
@@ -90,7 +90,7 @@ pub(crate) fn choose(model: &TfliteModel, options: &QuantizeOptions) -> Result<V
             (ScaleRule::None, true) => {
                 Err(Error::new(ErrorKind::Unsupported, format!("{} has no int8 form", o.op))
                     .at(format!("layer {layer}"))
-                    .hint(format!("leave it in floats: --skip {layer}")))
+                    .hint(format!("keep it in floats: --skip {layer}")))
             }
             (_, true) => Ok(true),
         }
@@ -98,17 +98,17 @@ pub(crate) fn choose(model: &TfliteModel, options: &QuantizeOptions) -> Result<V
     model.operators.iter().zip(&layers).map(one).collect()
 }
 
-/// A graph under conversion.
+/// A graph being quantized.
 struct GraphQuantizer<'a> {
     from: &'a TfliteModel,
     made: TfliteModel,
     scales: Vec<Option<(f32, i32)>>,
     options: &'a QuantizeOptions,
-    /// Steps of weights that were trained.
+    /// Trained weight scales.
     steps: &'a BTreeMap<usize, Vec<f32>>,
-    /// Where each tensor is now, as int8.
+    /// Index of each tensor's int8 version.
     int8: Vec<Option<usize>>,
-    /// Where each tensor is now, as it was.
+    /// Index of each tensor's unquantized version.
     plain: Vec<Option<usize>>,
 }
 
@@ -120,13 +120,13 @@ impl GraphQuantizer<'_> {
 
     fn scheme(&self, t: usize) -> Result<TfliteQuantization> {
         let (scale, zero) = self.scales[t].ok_or_else(|| {
-            let what = format!("tensor {} was not seen in calibration", self.from.tensors[t].name);
+            let what = format!("tensor {} was not observed in calibration", self.from.tensors[t].name);
             Error::new(ErrorKind::Bug, what)
         })?;
         Ok(TfliteQuantization::per_tensor(scale, zero))
     }
 
-    /// A tensor that is made, as int8.
+    /// Adds the int8 version of a computed tensor.
     fn new_int8(&mut self, t: usize, suffix: &str) -> Result<usize> {
         let tensor = &self.from.tensors[t];
         let made = TfliteTensor::new(format!("{}{suffix}", tensor.name), &tensor.ty.shape, DType::I8);
@@ -172,7 +172,7 @@ impl GraphQuantizer<'_> {
         Ok(())
     }
 
-    /// A tensor as int8 of its own scale.
+    /// Returns a tensor as int8 with its own scale.
     fn int8(&mut self, t: usize) -> Result<usize> {
         if let Some(now) = self.int8[t] {
             return Ok(now);
@@ -195,7 +195,7 @@ impl GraphQuantizer<'_> {
         Ok(now)
     }
 
-    /// A tensor as it was: floats, or integers that are no numbers of a layer.
+    /// Returns a tensor unquantized: floats, or integers such as indices.
     fn plain(&mut self, t: usize) -> Result<usize> {
         if let Some(now) = self.plain[t] {
             return Ok(now);
@@ -264,7 +264,7 @@ impl GraphQuantizer<'_> {
         Ok(())
     }
 
-    /// An operand in the scale of the result.
+    /// Returns an operand requantized to the result's scale.
     fn requantized(&mut self, t: usize, y: usize) -> Result<usize> {
         if self.scales[t] == self.scales[y] {
             return self.int8(t);
@@ -286,7 +286,7 @@ impl GraphQuantizer<'_> {
         let [x, w, bias] = if o.op == TfliteOp::TransposeConv { [2, 1, 3] } else { [0, 1, 2] };
         let operand = |n: usize| o.inputs.get(n).copied().flatten();
         let (Some(x), Some(w), Some(bias)) = (operand(x), operand(w), operand(bias)) else {
-            return Err(Error::new(ErrorKind::Unsupported, format!("{} without a bias", o.op)));
+            return Err(Error::new(ErrorKind::Unsupported, format!("{} has no bias", o.op)));
         };
         let now = self.int8(x)?;
         let input_scale = self.scales[x].map_or(1.0, |(scale, _)| scale);

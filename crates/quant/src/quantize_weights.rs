@@ -1,12 +1,12 @@
-//! Numbers as integers: scales from ranges, weights and biases rounded.
+//! Computes int8 quantization parameters from ranges, and quantizes weights and biases.
 
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_tflite::{TfliteQuantization, TfliteTensor};
 
-/// Scale and zero point of int8 that cover a range, 0 included. A range of nothing but 0 has scale 1.
+/// Returns asymmetric int8 scale and zero point that cover a range and 0. For the range of only 0 the scale is 1.
 ///
 /// # Errors
-/// When the scale is no normal number of f32.
+/// If the scale is not a normal f32.
 pub(crate) fn asymmetric((low, high): (f32, f32)) -> Result<(f32, i32)> {
     let (low, high) = (f64::from(low.min(0.0)), f64::from(high.max(0.0)));
     if low == 0.0 && high == 0.0 {
@@ -14,39 +14,39 @@ pub(crate) fn asymmetric((low, high): (f32, f32)) -> Result<(f32, i32)> {
     }
     let scale = (high - low) / 255.0;
     if !(scale as f32).is_normal() || !(1.0 / scale as f32).is_finite() {
-        return Err(underflow(scale, format!("its values lie from {low:e} to {high:e}")));
+        return Err(underflow(scale, format!("its values range from {low:e} to {high:e}")));
     }
     let zero = (-128.0 - low / scale).round().clamp(-128.0, 127.0);
     Ok((scale as f32, zero as i32))
 }
 
 fn underflow(scale: f64, why: String) -> Error {
-    Error::new(ErrorKind::Numeric, format!("a step of int8 would be {scale:e}, which f32 cannot hold"))
+    Error::new(ErrorKind::Numeric, format!("an int8 step would be {scale:e}, which f32 cannot hold"))
         .because(why)
-        .hint("leave this layer in floats (--skip), or scale the data so that its values are about 1")
+        .hint("keep this layer in floats (--skip), or scale the data to values of about 1")
 }
 
-/// Weights and bias of an operator as integers.
+/// Quantized weights and bias of an operator.
 pub(crate) struct QuantizedWeights {
     pub weights: TfliteTensor,
     pub bias: TfliteTensor,
 }
 
-/// How the weights of an operator lie.
+/// Layout of an operator's weights.
 pub(crate) struct QuantWeightLayout<'a> {
-    /// The dimension of output channels.
+    /// Dimension of the output channels.
     pub dimension: usize,
     pub channels: usize,
-    /// A scale for each channel.
+    /// Whether each channel has its own scale.
     pub per_channel: bool,
-    /// Scales that are known: one, or one for each channel.
+    /// Given scales: one, or one per channel.
     pub steps: Option<&'a [f32]>,
 }
 
-/// Weights around 0 from −127 to 127, and the bias in steps of the sums.
+/// Quantizes weights symmetrically to −127 … 127, and the bias to int32 with the accumulators' scale.
 ///
 /// # Errors
-/// When a scale underflows.
+/// If a scale underflows.
 pub(crate) fn weighted(
     w: &TfliteTensor,
     bias: &TfliteTensor,
@@ -71,7 +71,7 @@ pub(crate) fn weighted(
     if let Some(&s) = sums.iter().find(|&&s| !(s as f32).is_normal()) {
         return Err(underflow(
             s,
-            format!("its input has steps of {input_scale:e}, its weights are as small"),
+            format!("its input has steps of {input_scale:e}, and its weights are as small"),
         ));
     }
     let q: Vec<i8> = values
@@ -94,7 +94,7 @@ pub(crate) fn weighted(
     })
 }
 
-/// The scale of each channel: the known one, or that which puts the greatest weight at 127.
+/// Returns the scale of each channel: the given one, or one that maps the largest weight to 127.
 fn own_scales(values: &[f32], channel: impl Fn(usize) -> usize, layout: &QuantWeightLayout<'_>) -> Vec<f32> {
     match layout.steps {
         Some(steps) if steps.len() == layout.channels => return steps.to_vec(),
@@ -112,17 +112,17 @@ fn own_scales(values: &[f32], channel: impl Fn(usize) -> usize, layout: &QuantWe
     greatest.iter().map(|&m| if m == 0.0 { 1.0 / 127.0 } else { m / 127.0 }).collect()
 }
 
-/// Weights around 0 from −127 to 127, for operators on floats.
+/// Quantizes weights symmetrically to −127 … 127, for operators on floats.
 ///
 /// # Errors
-/// When a scale underflows.
+/// If a scale underflows.
 pub(crate) fn weights_alone(w: &TfliteTensor, layout: &QuantWeightLayout<'_>) -> Result<TfliteTensor> {
     let none =
         TfliteTensor::constant("", Literal::from_slice([layout.channels], &vec![0f32; layout.channels])?);
     Ok(weighted(w, &none, 1.0, layout)?.weights)
 }
 
-/// A constant operand with its own range.
+/// Quantizes a constant operand with its own range.
 pub(crate) fn constant(t: &TfliteTensor, scale: f32, zero: i32) -> Result<TfliteTensor> {
     let q: Vec<i8> =
         floats(t)?.iter().map(|v| ((v / scale).round() + zero as f32).clamp(-128.0, 127.0) as i8).collect();
@@ -130,7 +130,7 @@ pub(crate) fn constant(t: &TfliteTensor, scale: f32, zero: i32) -> Result<Tflite
     Ok(made.quantized(TfliteQuantization::per_tensor(scale, zero)))
 }
 
-/// The least and the greatest of a constant.
+/// Returns the minimum and maximum of a constant.
 pub(crate) fn range_of(t: &TfliteTensor) -> Result<(f32, f32)> {
     Ok(floats(t)?.iter().fold((0.0, 0.0), |(low, high): (f32, f32), &v| (low.min(v), high.max(v))))
 }
@@ -138,6 +138,6 @@ pub(crate) fn range_of(t: &TfliteTensor) -> Result<(f32, f32)> {
 fn floats(t: &TfliteTensor) -> Result<Vec<f32>> {
     let data = t.data.as_ref();
     let data =
-        data.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is no constant", t.name)))?;
+        data.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is not constant", t.name)))?;
     Ok(data.as_slice::<f32>()?.to_vec())
 }

@@ -1,4 +1,4 @@
-//! What eight bits do to each layer: how far its integers are from the floats, on samples.
+//! Reports the quantization error of each layer (SNR of int8 against float) on samples.
 
 use crate::calibrate::{TensorRanges, layer_of};
 use crate::float_eval::{each_sample, made};
@@ -9,27 +9,27 @@ use systole_int8::{Int8Program, Settings};
 use systole_ir::{Literal, Result};
 use systole_tflite::TfliteModel;
 
-/// A layer in eight bits.
+/// Quantization error of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerReport {
-    /// Its name.
+    /// Layer name.
     pub layer: String,
-    /// Its operators' names.
+    /// Names of its operators.
     pub operators: Vec<&'static str>,
-    /// What was seen of its output.
+    /// Observed range of its output.
     pub seen: (f32, f32),
-    /// What its integers cover.
+    /// Quantization range.
     pub chosen: (f32, f32),
-    /// Share of the values that lie outside.
+    /// Fraction of the values outside the quantization range.
     pub clipped: f64,
-    /// Signal over noise of its output in the whole int8 graph, in dB: 10 · log₁₀(Σ x² / Σ (x − x')²); infinite where equal.
+    /// Signal-to-noise ratio of its output in the int8 graph, in dB: 10 · log₁₀(Σ x² / Σ (x − x')²); infinite if equal.
     pub snr: f64,
 }
 
-/// Each layer with operators, in their order.
+/// Reports every layer with operators, in order.
 ///
 /// # Errors
-/// When a sample does not fit.
+/// If a sample does not match the input.
 pub fn report(
     float: &TfliteModel,
     int8: &TfliteModel,
@@ -64,7 +64,7 @@ pub fn report(
     Ok(layers)
 }
 
-/// Squares of what tensors hold, and of what integers are away from it, by name.
+/// Computes squared tensor values and squared int8 errors, by tensor name.
 fn noise(
     float: &TfliteModel,
     int8: &TfliteModel,
@@ -95,10 +95,10 @@ fn noise(
     Ok(sums)
 }
 
-/// The graph with one layer in eight bits and all others in floats: what it alone costs.
+/// Quantizes only one layer and keeps all others in floats, to measure its error alone.
 ///
 /// # Errors
-/// As of [`quantize`].
+/// See [`quantize`].
 pub fn alone(
     float: &TfliteModel,
     ranges: &TensorRanges,

@@ -1,12 +1,12 @@
-//! Which scale each tensor has: operators that only move or compare integers need one scale for all that they touch, some
-//! have a scale of their own, the others are free.
+//! Assigns a scale to each tensor: operators that only move or compare integers share one scale, some operators have a
+//! fixed scale, others are free.
 
 use crate::calibrate::{TensorRanges, is_float, layer_of};
 use crate::quantize_weights::{asymmetric, range_of};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_tflite::{ScaleRule, TfliteModel, TfliteOp};
 
-/// Scale and zero point of each tensor of floats that an operator on int8 touches.
+/// Returns scale and zero point of each float tensor that an int8 operator reads or writes.
 pub(crate) fn assign(
     model: &TfliteModel,
     ranges: &TensorRanges,
@@ -25,7 +25,7 @@ pub(crate) fn assign(
     (0..model.tensors.len()).map(scale).collect()
 }
 
-/// Ranges of all tensors, those of none from what they have one scale with: of graphs of which parts stay in floats.
+/// Extends ranges to tensors without one that share a scale, for partially quantized graphs.
 pub(crate) fn spread(
     model: &TfliteModel,
     ranges: &TensorRanges,
@@ -47,7 +47,7 @@ pub(crate) fn spread(
 
 type FixedScales = Vec<Option<(f32, i32)>>;
 
-/// Which tensors have one scale, and the scales that operators have themselves, at the roots.
+/// Returns the groups of tensors that share a scale, and the fixed scales at their roots.
 fn groups(model: &TfliteModel, is_int8: &[bool]) -> (ScaleGroups, FixedScales) {
     let mut groups = ScaleGroups::new(model.tensors.len());
     let mut fixed = vec![None; model.tensors.len()];
@@ -59,7 +59,7 @@ fn groups(model: &TfliteModel, is_int8: &[bool]) -> (ScaleGroups, FixedScales) {
                 let movable = |&x: &usize| is_float(model, x) && model.tensors[x].data.is_none();
                 let inputs: Vec<usize> = o.inputs.iter().flatten().copied().filter(movable).collect();
                 for x in inputs.iter().chain(&o.outputs) {
-                    // Several operands of which one has a scale of its own: that one is requantised before.
+                    // If one of several operands has a fixed scale, it is requantized first.
                     let (a, b) = (groups.root(*x), groups.root(y));
                     if inputs.len() == 1 || fixed[a].is_none() && fixed[b].is_none() {
                         let one = fixed[a].or(fixed[b]);
@@ -74,7 +74,7 @@ fn groups(model: &TfliteModel, is_int8: &[bool]) -> (ScaleGroups, FixedScales) {
     (groups, fixed)
 }
 
-/// The range of each group, at its root.
+/// Returns the range of each group, at its root.
 fn joint(
     model: &TfliteModel,
     ranges: &TensorRanges,
@@ -84,7 +84,7 @@ fn joint(
     let masked = masked(model);
     for i in 0..model.tensors.len() {
         let root = groups.root(i);
-        // What is hidden is no value: it lies a little below all that are seen. Ranges that were trained have that already.
+        // Masked scores lie slightly below the observed minimum. Trained ranges include that already.
         let is_trained = |y: usize| {
             masked[y] && ranges.seen.get(y).copied().flatten().is_some_and(|(low, _)| low > MASKED / 2.0)
         };
@@ -102,12 +102,12 @@ fn joint(
     Ok(joint)
 }
 
-/// What hides a place before a softmax: the least of it and a score is what is hidden.
+/// Value that masks a position before a softmax: the minimum of it and the score.
 pub(crate) const MASKED: f32 = -1e9;
-/// How far below the least score what is hidden lies in eight bits: its weight is at most e⁻⁸ of that score's.
+/// Distance of masked scores below the minimum score in int8: their softmax weight is at most e⁻⁸ of that score's.
 const BELOW: f32 = 8.0;
 
-/// Which tensors are scores of which some are hidden.
+/// Returns which tensors are partially masked scores.
 fn masked(model: &TfliteModel) -> Vec<bool> {
     let mut found = vec![false; model.tensors.len()];
     let hides = |x: usize| {
@@ -137,13 +137,13 @@ fn own_range(model: &TfliteModel, ranges: &TensorRanges, tensor: usize) -> Resul
     }
     let Some((low, high)) = ranges.chosen.get(tensor).copied().flatten() else { return Ok(None) };
     if !low.is_finite() || !high.is_finite() || low > high {
-        let e = Error::new(ErrorKind::Numeric, format!("its range, from {low} to {high}, is none"));
+        let e = Error::new(ErrorKind::Numeric, format!("invalid range from {low} to {high}"));
         return Err(e.at(place(model, tensor)).hint("calibrate again, on samples without NaN"));
     }
     Ok(Some((low, high)))
 }
 
-/// Tensors that have one scale.
+/// Union-find over tensors that share a scale.
 struct ScaleGroups(Vec<usize>);
 
 impl ScaleGroups {

@@ -1,5 +1,5 @@
-//! Models of all layers as operators: in floats they compute what the layers do; in int8 what LiteRT's reference kernels
-//! do with the same file, to the bit, and nearly what the floats do.
+//! Tests of quantization and lowering: float graphs match the layers; int8 graphs match LiteRT's reference kernels bit
+//! for bit, and the float graphs approximately.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -23,14 +23,14 @@ use systole_quant::{
 };
 use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteOp};
 
-/// Values around 0, the same for the same seed.
+/// Returns random values around 0 for a seed.
 fn drawn(shape: &[usize], seed: u64) -> Literal {
     let mut stream = RandomStream::new(seed, 3, 1);
     let n = shape.iter().product();
     Literal::from_slice(shape, &(0..n).map(|_| stream.range(-1.5, 1.5)).collect::<Vec<f32>>()).unwrap()
 }
 
-/// Weights that are no starting values: variances above 0, everything else around it.
+/// Sets random weights: variances above 0, everything else around it.
 fn stirred(layers: &mut Layers) {
     let weights: Vec<(String, Vec<usize>)> =
         layers.weights().iter().map(|(p, b)| (p.to_string(), b.ty().shape.dims().to_vec())).collect();
@@ -54,7 +54,7 @@ struct Net {
     name: String,
     layers: Layers,
     inputs: Vec<Vec<usize>>,
-    /// Whether they are tokens, from 0 to 6.
+    /// Whether the inputs are tokens from 0 to 6.
     of_tokens: bool,
 }
 
@@ -85,7 +85,7 @@ impl Net {
         }
     }
 
-    /// A language model: tokens and their places, blocks that look back, a score for each next token.
+    /// Returns a language model: token and position embeddings, causal blocks, a score for each next token.
     fn of_tokens(name: &str, blocks: usize) -> Net {
         let tokens = systole_nn::input_of("tokens", DType::I32, [6]);
         let table = reversible_embedding(7, 8).name("table");
@@ -103,7 +103,7 @@ impl Net {
         Net { name: name.into(), layers, inputs: vec![vec![6]], of_tokens: true }
     }
 
-    /// Tokens by a table that gives no scores.
+    /// Returns a model with an embedding that is not tied to the output.
     fn of_one_way(name: &str) -> Net {
         let layers = vec![embedding(7, 8), transformer_block(12, 2).use_causal_mask(true), dense(4)];
         let mut layers = Layers::sequential(layers);
@@ -112,7 +112,7 @@ impl Net {
         Net { name: name.into(), layers, inputs: vec![vec![6]], of_tokens: true }
     }
 
-    /// Drawn values, or tokens.
+    /// Returns random values or tokens.
     fn input(&self, shape: &[usize], seed: u64) -> Literal {
         let values = drawn(shape, seed);
         if !self.of_tokens {
@@ -122,7 +122,7 @@ impl Net {
         Literal::from_slice(shape, &values.to_f32s().iter().map(token).collect::<Vec<i32>>()).unwrap()
     }
 
-    /// Sample `n`: one array for each input.
+    /// Returns sample `n`: one array per input.
     fn sample(&self, n: u64) -> Vec<Literal> {
         let one = |(i, shape): (usize, &Vec<usize>)| {
             self.input(&[&[1], &shape[..]].concat(), 1000 + 10 * n + i as u64)
@@ -130,7 +130,7 @@ impl Net {
         self.inputs.iter().enumerate().map(one).collect()
     }
 
-    /// What the layers say of it.
+    /// Predicts with the layers.
     fn predicted(&mut self, sample: &[Literal]) -> Literal {
         let names: Vec<String> = self.layers.architecture().inputs.iter().map(|i| i.name.clone()).collect();
         let fields = names.into_iter().zip(sample.iter().map(|x| x.reshape(&x.shape()[1..]).unwrap()));
@@ -141,11 +141,11 @@ impl Net {
     }
 }
 
-/// Every layer that the library's own tests try, by itself.
+/// Returns every layer of the library's own tests as a separate model.
 fn single_layers() -> Vec<Net> {
     let mut nets = Vec::new();
     for (n, s) in samples().into_iter().enumerate() {
-        // A model's output is no layer by itself.
+        // A model's output is not a layer.
         let is_layer = s.spec.class_name() != "ModelOutput";
         if !is_layer || s.inputs.iter().any(|ty| ty.dtype != DType::F32 || ty.shape.elements() == 0) {
             continue;
@@ -158,7 +158,7 @@ fn single_layers() -> Vec<Net> {
     nets
 }
 
-/// Networks of several layers.
+/// Returns networks of several layers.
 fn networks() -> Vec<Net> {
     let mut nets = vec![
         Net::chain(
@@ -315,7 +315,7 @@ fn layers_as_operators_compute_what_they_do() {
     assert!(known.len() >= 46, "{} classes have operators; these have none: {unknown:?}", known.len());
 }
 
-/// A model on int8, and inputs for it.
+/// Quantizes a model to int8; also returns inputs.
 fn int8(net: &Net, options: &QuantizeOptions, method: RangeMethod) -> Result<(TfliteModel, Vec<Literal>)> {
     let graph = lower(&net.layers)?;
     let samples: Vec<_> = (0..6).map(|n| net.sample(n)).collect();
@@ -327,7 +327,7 @@ fn int8(net: &Net, options: &QuantizeOptions, method: RangeMethod) -> Result<(Tf
     Ok((made, inputs))
 }
 
-/// Models on int8, of all layers that have such.
+/// Quantizes all models that have an int8 form.
 fn all_int8() -> Vec<(String, TfliteModel, Vec<Literal>)> {
     let (mut all, mut wrong) = (Vec::new(), Vec::new());
     for (n, net) in single_layers().iter().chain(&networks()).enumerate() {
@@ -336,7 +336,7 @@ fn all_int8() -> Vec<(String, TfliteModel, Vec<Literal>)> {
             [RangeMethod::MinMax, RangeMethod::Percentile(99.9), RangeMethod::Mse, RangeMethod::Entropy]
                 [n % 4];
         match int8(net, &options, method) {
-            // The real interpreter's set of reference kernels has no ELU.
+            // The reference kernels of the real interpreter lack ELU.
             Ok((model, _)) if model.operators.iter().any(|o| o.op == TfliteOp::Elu) => {}
             Ok((model, inputs)) => all.push((net.name.clone(), model, inputs)),
             Err(e) if e.kind() == ErrorKind::Unsupported => {}
@@ -407,7 +407,7 @@ fn programs_have_the_bits_of_the_interpreter() {
             .map(|x| {
                 let bytes: Vec<u8> = x.bytes().iter().map(|b| b.wrapping_mul(3)).collect();
                 let other = Literal::from_bytes(x.ty().clone(), &bytes).unwrap();
-                // Tokens are those of a table.
+                // Tokens are indices of a table.
                 if x.dtype() == DType::I8 { other } else { x.clone() }
             })
             .collect();
@@ -501,7 +501,7 @@ fn the_engine_sees_the_ranges_that_the_interpreter_sees() {
                 assert!(close(a, b), "{} {}: {a:?} and {b:?}", net.name, tensor.name);
             }
         }
-        // One layer in eight bits, in floats and by the integers themselves.
+        // One layer in int8, in floats and with the integers.
         if net.of_tokens || net.inputs.len() > 1 {
             continue;
         }
@@ -532,7 +532,7 @@ fn int8_is_near_floats_and_skipped_layers_stay_floats() {
         let expected = net.predicted(&sample).to_f32s();
         let size = expected.iter().fold(0f32, |m, v| m.max(v.abs()));
         let worst = y.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        // Layer normalisation squares and divides: its steps are coarse in eight bits.
+        // Layer normalization squares and divides: its int8 steps are coarse.
         let most = if ["sequence", "attention", "language"].contains(&&*net.name) { 0.5 } else { 0.12 };
         assert!(worst <= most * size.max(0.1), "{}: {worst} of {size}", net.name);
     }
@@ -571,7 +571,7 @@ fn what_cannot_be_calibrated_is_told_by_its_layer() {
     assert!(e.contains("layer dense") && e.contains("NaN"), "{e}");
 }
 
-/// A model whose values are too small for a scale.
+/// Returns a model whose values are too small for a scale.
 fn small_values() -> Net {
     let mut net = Net::chain("small", vec![dense(2)], &[3]);
     net.layers.set_weight("dense/kernel", Literal::from_slice([3, 2], &[1e-38f32; 6]).unwrap()).unwrap();
@@ -592,7 +592,7 @@ fn weights_alone_are_a_quarter_of_the_size() {
     assert!(y.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 0.03 * size));
 }
 
-/// Relative squared error of an int8 graph.
+/// Returns the relative squared error of an int8 graph.
 fn error(int8: &TfliteModel, graph: &TfliteModel, samples: &[Literal]) -> f64 {
     let (mut signal, mut noise) = (0.0, 0.0);
     for x in samples {
@@ -622,7 +622,7 @@ fn equal_channels_and_corrected_biases_lose_less() {
         global_average_pooling2d(),
     ];
     let mut net = Net::chain("uneven", layers, &[9, 9, 3]);
-    // Channels a hundred times as large as others, which the next layer makes up for: one scale for all is coarse.
+    // Channels a hundred times as large as others, compensated by the next layer: one common scale is coarse.
     const SIZES: [f32; 6] = [1.0, 0.01, 5.0, 0.02, 1.0, 0.1];
     for (name, power) in [("conv2d/kernel", 1), ("conv2d/bias", 1), ("depthwise_conv2d/kernel", -1)] {
         let w = net.layers.weight(name).unwrap();
@@ -671,10 +671,10 @@ fn layers_are_reported_and_placed() {
     assert!(edgetpu(&int8).operators.iter().all(|p| p.reason.is_none()), "{:?}", edgetpu(&int8));
     let floats = edgetpu(&graph);
     assert!(floats.operators.iter().all(|p| p.reason.is_some()), "{floats:?}");
-    assert!(floats.operators[0].reason.as_ref().unwrap().contains("int8 alone"));
+    assert!(floats.operators[0].reason.as_ref().unwrap().contains("supports only int8"));
 }
 
-/// Networks that are trained for eight bits: of all layers that are.
+/// Returns networks for quantization-aware training.
 fn trainable() -> Vec<Net> {
     let known = ["tutorial", "mlp", "mobile"];
     let mut nets: Vec<Net> =
@@ -718,7 +718,7 @@ fn trainable() -> Vec<Net> {
     nets
 }
 
-/// The network after some steps of training for eight bits.
+/// Trains a network for some steps with quantization.
 fn trained_net(mut net: Net, quantize: &Quantize) -> Net {
     let (optimizer, loss) = (sgd(0.002), mean_squared_error());
     let compile = Compile { optimizer, loss, quantize: Some(quantize.clone()), ..Compile::default() };
@@ -734,7 +734,7 @@ fn trained_net(mut net: Net, quantize: &Quantize) -> Net {
     net
 }
 
-/// The int8 file and what it and the layers say of a sample: how many levels each value is apart.
+/// Returns the difference of the int8 file and the layers on a sample, in quantization steps per value.
 fn levels_apart(net: &mut Net, sample: u64) -> Vec<f32> {
     let QatModel { float, ranges, options } = trained(&net.layers).unwrap().expect("trained for eight bits");
     let made = quantize(&float, &ranges, &options).unwrap_or_else(|e| panic!("{}: {e}", net.name));
@@ -758,7 +758,7 @@ fn has_batch_normalization(net: &Net) -> bool {
     net.layers.architecture().nodes.iter().any(|node| node.layer.class_name() == "BatchNormalization")
 }
 
-/// Each layer with weights by itself, with what is folded into it.
+/// Returns each layer with weights separately, with what is folded into it.
 fn single_products() -> Vec<Net> {
     let picture: &[usize] = &[7, 6, 3];
     let normalised = |name: &str, layer: LayerSpec| {
@@ -778,7 +778,7 @@ fn single_products() -> Vec<Net> {
     ]
 }
 
-/// Networks that normalise layers.
+/// Returns networks with normalization layers.
 fn normalising() -> Vec<Net> {
     vec![
         Net::chain("normalised", vec![layer_normalization()], &[12]),
@@ -862,8 +862,8 @@ fn int8_files_say_what_was_trained_to_within_a_level() {
             let most = apart.iter().copied().fold(0.0, f32::max);
             let mean = apart.iter().sum::<f32>() / apart.len() as f32;
             println!("{} {:?}: {most} levels at most, {mean} in the mean", net.name, quantize.ranges);
-            // What a batch normalisation is folded into is rounded in the file alone, so that a value may fall to the neighbouring
-            // level, which what comes after multiplies.
+            // Weights with a folded batch normalization are rounded only in the file, so a value may move to a
+            // neighboring step, which later layers amplify.
             let is_exact = is_one || !has_batch_normalization(&net);
             if most > 1.01 && is_exact || mean > 1.0 {
                 wrong.push(format!("{} {:?}: {most} levels, {mean}", net.name, quantize.ranges));
@@ -895,7 +895,7 @@ fn layers_that_stayed_in_floats_while_training_do_so_in_the_file() {
     let floats = made.operators.iter().filter(|o| made.tensors[o.outputs[0]].ty.dtype == DType::F32);
     assert!(floats.filter(|o| o.op == TfliteOp::Rsqrt).count() == 1);
     assert!((0..4).all(|sample| levels_apart(&mut net, sample).iter().all(|d| *d <= 1.01)));
-    // Parts of the graph in eight bits, for reports.
+    // Parts of the graph in int8, for reports.
     for layer in ["conv1d", "max_pooling1d", "dense"] {
         let options = QuantizeOptions { skip: Vec::new(), ..found.options.clone() };
         alone(&found.float, &found.ranges, &options, layer).unwrap_or_else(|e| panic!("{layer}: {e}"));
@@ -904,7 +904,7 @@ fn layers_that_stayed_in_floats_while_training_do_so_in_the_file() {
     assert!(trained(&plain.layers).unwrap().is_none());
 }
 
-/// A layer of a user that says by which operator it is computed.
+/// A custom layer that names the operator it is lowered to.
 #[derive(Debug)]
 struct Half;
 

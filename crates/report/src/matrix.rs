@@ -1,20 +1,20 @@
-//! A confusion matrix, and what each class's row and column say.
+//! Confusion matrix as SVG, with recall and precision per class and the most confused pairs.
 
 use crate::escape::escaped;
 use crate::html::SectionBlock;
 use std::fmt::Write;
 use systole_nn::grouped;
 
-/// Of more classes no matrix is drawn.
+/// Maximum number of classes for a drawn matrix.
 const MOST: usize = 60;
-/// In cells of a matrix of so many classes there is room for numbers.
+/// Maximum number of classes for numbers in the cells.
 const NUMBERED: usize = 16;
-/// Pairs in the table of what is confused most.
+/// Number of pairs in the table of confusions.
 const PAIRS: usize = 12;
-/// Characters of a class's name.
+/// Maximum length of a class name.
 const NAME: usize = 14;
 
-/// The matrix, recall and precision of each class, and the pairs that are confused most.
+/// Returns the matrix, recall and precision per class, and the most confused pairs.
 pub(super) fn blocks(names: &[String], counts: &[Vec<u64>]) -> Vec<SectionBlock> {
     let all: u64 = counts.iter().flatten().sum();
     if all == 0 {
@@ -22,7 +22,7 @@ pub(super) fn blocks(names: &[String], counts: &[Vec<u64>]) -> Vec<SectionBlock>
     }
     let right: u64 = counts.iter().enumerate().filter_map(|(i, row)| row.get(i)).sum();
     let told = format!(
-        "Rows: what it is; columns: what it was taken for. {} of {} are right ({:.2} %).",
+        "Rows: true class; columns: predicted class. {} of {} are correct ({:.2} %).",
         grouped(right),
         grouped(all),
         100.0 * right as f64 / all as f64
@@ -30,10 +30,10 @@ pub(super) fn blocks(names: &[String], counts: &[Vec<u64>]) -> Vec<SectionBlock>
     let mut blocks = vec![SectionBlock::Text(told)];
     match names.len() <= MOST {
         true => blocks.push(SectionBlock::Svg(drawn(names, counts))),
-        false => blocks.push(SectionBlock::Text(format!("Of {} classes no matrix is drawn.", names.len()))),
+        false => blocks.push(SectionBlock::Text(format!("No matrix is drawn for {} classes.", names.len()))),
     }
     blocks.extend(pairs(names, counts));
-    blocks.push(SectionBlock::Folded("Each class".into(), Box::new(classes(names, counts))));
+    blocks.push(SectionBlock::Folded("Per class".into(), Box::new(classes(names, counts))));
     blocks
 }
 
@@ -71,14 +71,14 @@ fn drawn(names: &[String], counts: &[Vec<u64>]) -> String {
         for (k, count) in row.iter().enumerate() {
             let (x, y) = (side + k as f64 * cell, side + i as f64 * cell);
             let share = if of > 0 { *count as f64 / of as f64 } else { 0.0 };
-            // The root, so that a few in a hundred are seen.
+            // The square root keeps small shares visible.
             let strength = 0.08 + 0.72 * share.sqrt();
             let kind = if i == k { "right" } else { "wrong" };
             let (kind, strength) = if *count == 0 { ("none", 0.5) } else { (kind, strength) };
             let _ = write!(
                 svg,
                 "<rect class=\"cell {kind}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{cell:.1}\" height=\"{cell:.1}\" fill-opacity=\"{strength:.2}\">\
-                 <title>{} taken for {}: {count} of {of}</title></rect>",
+                 <title>{} predicted as {}: {count} of {of}</title></rect>",
                 escaped(&names[i]),
                 escaped(names.get(k).map_or("", String::as_str))
             );
@@ -103,7 +103,7 @@ fn pairs(names: &[String], counts: &[Vec<u64>]) -> Option<SectionBlock> {
     let mut wrong: Vec<_> = all.filter(|(i, k, n, _)| i != k && *n > 0).collect();
     wrong.sort_by_key(|(.., n, _)| std::cmp::Reverse(*n));
     wrong.truncate(PAIRS);
-    let head = ["is", "taken for", "times", "of", "share"].map(String::from).to_vec();
+    let head = ["true", "predicted", "times", "of", "share"].map(String::from).to_vec();
     let row = |(i, k, n, of): (usize, usize, u64, u64)| {
         vec![
             names[i].clone(),
@@ -116,13 +116,13 @@ fn pairs(names: &[String], counts: &[Vec<u64>]) -> Option<SectionBlock> {
     let rows: Vec<_> = [head].into_iter().chain(wrong.into_iter().map(row)).collect();
     (rows.len() > 1).then(|| {
         SectionBlock::Folded(
-            "What is confused most".into(),
+            "Most confused classes".into(),
             Box::new(SectionBlock::Table { rows, numbers: false }),
         )
     })
 }
 
-/// Of each class: how many of it were found (recall), and how many taken for it are of it (precision).
+/// Recall and precision per class.
 fn classes(names: &[String], counts: &[Vec<u64>]) -> SectionBlock {
     let head = ["class", "tested", "recall", "precision"].map(String::from).to_vec();
     let share = |n: u64, of: u64| {
@@ -149,6 +149,6 @@ mod tests {
         counts[3][4] = 5;
         assert!(blocks(&names, &counts).iter().all(|b| !matches!(b, SectionBlock::Svg(_))));
         let few = drawn(&names[..2], &[vec![3, 1], vec![0, 0]]);
-        assert!(few.contains("&lt;0&gt; taken for &lt;1&gt;: 1 of 4") && !few.contains("NaN"), "{few}");
+        assert!(few.contains("&lt;0&gt; predicted as &lt;1&gt;: 1 of 4") && !few.contains("NaN"), "{few}");
     }
 }

@@ -1,24 +1,24 @@
-//! Where a program's time went, by layer and by what is done for it, as a table in 80 columns.
+//! Profile table of time per layer, split into forward, backward and update, in 80 columns.
 
-/// Layers in the table, and the least share that one of them has.
+/// Maximum number of layers in the table, and the minimum share of the time to be listed.
 const LAYERS: usize = 20;
 const LEAST: f64 = 0.005;
-/// Columns of the first column.
+/// Width of the name column.
 const NAMES: usize = 28;
 
-/// What is done for a layer.
+/// Part of the training step: forward, backward or weight update.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LayerPhase {
-    /// Its outputs.
+    /// Computes outputs.
     Forward,
-    /// Its gradients.
+    /// Computes gradients.
     Backward,
-    /// Its new weights.
+    /// Computes updated weights.
     Update,
 }
 
 impl LayerPhase {
-    /// By the path of the layer, and whether it is part of a derivative.
+    /// Derives the phase from a layer's path and whether the op belongs to a derivative.
     pub fn of(layer: &str, is_derivative: bool) -> LayerPhase {
         match layer.split('/').next() {
             Some("optimizer") => LayerPhase::Update,
@@ -28,10 +28,10 @@ impl LayerPhase {
     }
 }
 
-/// How the path of a layer is marked in a derivative.
+/// Prefix and suffix that mark a layer's path in a derivative.
 const DERIVATIVE: (&str, &str) = ("transpose(jvp(", "))");
 
-/// Where an op of a layer stands, as JAX's programs say it: `dense/add`, and `transpose(jvp(dense))/add` in a derivative.
+/// Formats the location of an op like JAX: `dense/add`, or `transpose(jvp(dense))/add` in a derivative.
 pub fn location(layer: &str, is_derivative: bool, op: &str) -> String {
     match is_derivative {
         _ if layer.is_empty() => op.to_string(),
@@ -40,7 +40,7 @@ pub fn location(layer: &str, is_derivative: bool, op: &str) -> String {
     }
 }
 
-/// The layer path that a location names, and whether it is that of a derivative.
+/// Parses a location into the layer's path and whether it belongs to a derivative.
 ///
 /// ```
 /// use systole_runtime::layer_times::layer_of;
@@ -56,18 +56,18 @@ pub fn layer_of(location: &str) -> (&str, bool) {
     }
 }
 
-/// Time that was spent on a layer.
+/// Time spent on one phase of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerTime {
-    /// Its path, empty where it belongs to none.
+    /// Path of the layer; empty for ops outside of layers.
     pub layer: String,
-    /// What for.
+    /// Phase.
     pub kind: LayerPhase,
-    /// Of all calls, by the clock.
+    /// Total wall-clock time of all calls.
     pub seconds: f64,
 }
 
-/// A line of the table of layers: seconds by kind.
+/// A row of the table: seconds per phase.
 struct LayerTimeRow {
     name: String,
     seconds: [f64; 3],
@@ -92,7 +92,7 @@ impl LayerTimeRow {
     }
 }
 
-/// The table of `parts`, which took `total` seconds; `per_run` makes of them milliseconds of a run.
+/// Formats the table of `parts`, which took `total` seconds. `per_run` converts seconds to milliseconds per run.
 pub fn layer_table(parts: &[LayerTime], total: f64, per_run: f64) -> String {
     let mut layers = by_layer(parts, total);
     let sums = [0, 1, 2].map(|k| layers.iter().map(|l| l.seconds[k]).sum());
@@ -117,8 +117,8 @@ pub fn layer_table(parts: &[LayerTime], total: f64, per_run: f64) -> String {
     text
 }
 
-/// In the order of the program. Layers are the first names of paths; what takes more than half of the time is shown by
-/// what it consists of.
+/// Sums times by layer, in program order. Layers are the first components of paths; a layer with more than half of the
+/// time is broken down into its sublayers.
 fn by_layer(parts: &[LayerTime], total: f64) -> Vec<LayerTimeRow> {
     let mut depths: Vec<(String, usize)> = Vec::new();
     loop {
@@ -148,12 +148,12 @@ fn by_layer(parts: &[LayerTime], total: f64) -> Vec<LayerTimeRow> {
     }
 }
 
-/// Whether a path is that of a layer, or of one inside it.
+/// Whether a path is the layer itself or inside it.
 fn is_within(path: &str, layer: &str) -> bool {
     path.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A text's end, which tells more of a path than its begin.
+/// Truncates a path at its start to `width` characters: the end is more informative.
 fn ending(text: &str, width: usize) -> String {
     let length = text.chars().count();
     match length > width {
@@ -162,7 +162,7 @@ fn ending(text: &str, width: usize) -> String {
     }
 }
 
-/// `94 convolution of conv2d_3`
+/// Formats a kernel and its layer: `94 convolution of conv2d_3`.
 pub fn name_within(kernel: &str, layer: &str, width: usize) -> String {
     let kernel: String = kernel.chars().take(width).collect();
     match width.checked_sub(kernel.chars().count() + 4) {
@@ -171,7 +171,7 @@ pub fn name_within(kernel: &str, layer: &str, width: usize) -> String {
     }
 }
 
-/// `8.7 %`
+/// Formats a share as `8.7 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }

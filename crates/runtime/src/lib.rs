@@ -1,8 +1,9 @@
-//! What every backend is to the rest of Systole: [`Backend`] compiles a graph into an [`Executable`] that runs on
-//! [`Buffer`]s. Also [`jit`] for functions over trees of tensors, the list of backends, the reference backend, and what
-//! compiling for machines that are not here means ([`AheadOfTime`], [`AheadSlice`]).
+//! Backend interface and `jit`: a [`Backend`] compiles a graph into an [`Executable`] that runs on [`Buffer`]s.
 //!
-//! This crate knows no particular device. The facade registers the backends it was built with.
+//! Also contains [`jit`] for functions over trees of tensors, the registry of backends, the reference backend, and
+//! ahead-of-time compilation ([`AotCompiler`], [`AotTopology`]).
+//!
+//! This crate depends on no particular device. The facade crate registers the backends.
 
 mod ahead_of_time;
 mod backend;

@@ -1,22 +1,22 @@
-//! Reading protocol buffers: fields in the order they stand in, no schema.
+//! Protocol buffer (protobuf) reader: iterates over the fields of a message in file order, without a schema.
 
 use systole_ir::{Error, ErrorKind, Result};
 
-/// The value of a field.
+/// Value of a protobuf field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ProtoValue<'a> {
-    /// Varints and fixed widths.
+    /// Varint or fixed-width number.
     Number(u64),
-    /// Strings, bytes, messages, packed lists.
+    /// Length-delimited value: string, bytes, message or packed list.
     Bytes(&'a [u8]),
 }
 
-/// The fields of a message.
+/// Iterator over the fields of a message.
 pub struct ProtoFieldIter<'a> {
     rest: &'a [u8],
 }
 
-/// The fields of `bytes`.
+/// Iterates over the fields of the message `bytes`.
 pub fn fields(bytes: &[u8]) -> ProtoFieldIter<'_> {
     ProtoFieldIter { rest: bytes }
 }
@@ -69,24 +69,24 @@ impl<'a> Iterator for ProtoFieldIter<'a> {
             self.rest = &[];
         }
         Some(field.ok_or_else(|| {
-            Error::new(ErrorKind::Data, "a protocol buffer does not read")
-                .because("it is cut short or damaged")
+            Error::new(ErrorKind::Data, "cannot parse the protocol buffer")
+                .because("it is truncated or corrupt")
         }))
     }
 }
 
 impl<'a> ProtoValue<'a> {
-    /// As bytes; empty for numbers.
+    /// Returns the bytes of a length-delimited value; empty for numbers.
     pub fn bytes(self) -> &'a [u8] {
         if let ProtoValue::Bytes(b) = self { b } else { &[] }
     }
 
-    /// As text; empty where it is none.
+    /// Returns the value as UTF-8 text; empty if it is not.
     pub fn text(self) -> &'a str {
         std::str::from_utf8(self.bytes()).unwrap_or("")
     }
 
-    /// The numbers of a repeated field, packed or not.
+    /// Returns the numbers of a repeated field, packed or not.
     pub fn numbers(self) -> Vec<u64> {
         match self {
             ProtoValue::Number(n) => vec![n],

@@ -1,5 +1,5 @@
-//! The reference backend (`ref`): the interpreter behind the backend interface; and `null`, which runs nothing and
-//! returns zeros, to time everything but kernels.
+//! Reference backend (`ref`), which runs graphs in the interpreter, and the `null` backend, which returns zeros without
+//! computing, to time everything except kernels.
 
 use crate::{
     Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ExecutableArg, ExecutableReport,
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Instant;
 use systole_ir::{Graph, Literal, Result, TensorType, cost, interp};
 
-/// Runs graphs by the interpreter: slow, exact, everywhere.
+/// Backend `ref`: runs graphs in the reference interpreter; slow, exact, portable.
 pub struct ReferenceBackend;
 
-/// Runs nothing: every result is zeros of its type.
+/// Backend `null`: computes nothing; every result is zeros.
 pub struct NullBackend;
 
 struct InterpretedExecutable {
@@ -81,7 +81,7 @@ impl Backend for NullBackend {
         "null"
     }
     fn devices(&self) -> Vec<DeviceInfo> {
-        one_device("runs nothing, returns zeros")
+        one_device("computes nothing, returns zeros")
     }
     fn shares_cores(&self) -> bool {
         true

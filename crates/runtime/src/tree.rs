@@ -1,12 +1,12 @@
-//! Trees: nested values that hold tensors while a function is traced and buffers when it runs.
+//! Trees (pytrees): nested containers that hold tensors while a function is traced and buffers when it runs.
 //!
-//! `Tensor`, tuples, `Vec` and [`Params`] are trees; so a function may take and return
-//! `(Params<Tensor>, Vec<Tensor>, Tensor)` and is called with `(Params<Buffer>, Vec<Buffer>, Buffer)`.
+//! `Tensor`, tuples, `Vec` and [`Params`] are trees. A traced function may take and return `(Params<Tensor>,
+//! Vec<Tensor>, Tensor)`; it is then called with `(Params<Buffer>, Vec<Buffer>, Buffer)`.
 
 use crate::Buffer;
 use systole_ir::Tensor;
 
-/// The structure of a tree without its leaves.
+/// Structure of a tree without its leaves (JAX's treedef).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum TreeStructure {
     /// One tensor.
@@ -21,11 +21,11 @@ impl TreeStructure {
     fn list(&self, i: usize) -> &TreeStructure {
         match self {
             TreeStructure::List(parts) => &parts[i],
-            _ => systole_ir::bug!("a tree changed its structure"),
+            _ => systole_ir::bug!("the structure of a tree changed"),
         }
     }
 
-    /// A name for each leaf: `0/dense/kernel`.
+    /// Names of the leaves: `0/dense/kernel`.
     pub fn leaf_names(&self) -> Vec<String> {
         let join = |prefix: &str, inner: String| {
             if inner.is_empty() { prefix.to_string() } else { format!("{prefix}/{inner}") }
@@ -45,26 +45,26 @@ impl TreeStructure {
     }
 }
 
-/// A nested value of tensors with a counterpart of buffers.
+/// A nested container of tensors, and its counterpart that holds buffers.
 pub trait TensorTree: Sized {
-    /// The same structure holding buffers.
+    /// The same structure with buffers as leaves.
     type Host;
 
-    /// Takes the tensors out, in a fixed order.
+    /// Appends the tensors in a fixed order; returns the structure.
     fn flatten(&self, out: &mut Vec<Tensor>) -> TreeStructure;
 
-    /// Puts tensors in, in the same order.
+    /// Rebuilds the tree from its structure and tensors, in the same order.
     fn unflatten(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Tensor>) -> Self;
 
-    /// Takes the buffers out.
+    /// Appends the buffers in a fixed order; returns the structure.
     fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> TreeStructure;
 
-    /// Puts buffers in.
+    /// Rebuilds the tree of buffers from its structure and leaves.
     fn unflatten_host(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host;
 }
 
 fn next<T>(leaves: &mut dyn Iterator<Item = T>) -> T {
-    leaves.next().unwrap_or_else(|| systole_ir::bug!("a tree lacks a leaf"))
+    leaves.next().unwrap_or_else(|| systole_ir::bug!("a leaf of a tree is missing"))
 }
 
 impl TensorTree for Tensor {
@@ -85,7 +85,7 @@ impl TensorTree for Tensor {
     }
 }
 
-/// No values: for functions that take or return nothing.
+/// Empty tree, for functions that take or return nothing.
 impl TensorTree for () {
     type Host = ();
     fn flatten(&self, _: &mut Vec<Tensor>) -> TreeStructure {
@@ -130,14 +130,18 @@ impl<A: TensorTree> TensorTree for Vec<A> {
         TreeStructure::List(self.iter().map(|a| a.flatten(out)).collect())
     }
     fn unflatten(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
-        let TreeStructure::List(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+        let TreeStructure::List(parts) = skeleton else {
+            systole_ir::bug!("the structure of a tree changed")
+        };
         parts.iter().map(|p| A::unflatten(p, leaves)).collect()
     }
     fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> TreeStructure {
         TreeStructure::List(host.into_iter().map(|a| A::flatten_host(a, out)).collect())
     }
     fn unflatten_host(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
-        let TreeStructure::List(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+        let TreeStructure::List(parts) = skeleton else {
+            systole_ir::bug!("the structure of a tree changed")
+        };
         parts.iter().map(|p| A::unflatten_host(p, leaves)).collect()
     }
 }
@@ -153,12 +157,12 @@ impl<T> Default for Params<T> {
 }
 
 impl<T> Params<T> {
-    /// No values.
+    /// Creates an empty list.
     pub fn new() -> Params<T> {
         Params(Vec::new())
     }
 
-    /// Sets the value of a name, keeping its place when it exists.
+    /// Sets the value of a name; an existing name keeps its position.
     pub fn insert(&mut self, name: impl Into<String>, value: T) {
         let name = name.into();
         match self.0.iter_mut().find(|(n, _)| *n == name) {
@@ -167,42 +171,42 @@ impl<T> Params<T> {
         }
     }
 
-    /// The value of a name.
+    /// Returns the value of a name.
     pub fn get(&self, name: &str) -> Option<&T> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, v)| v)
     }
 
-    /// Names and values in order.
+    /// Iterates over names and values in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
         self.0.iter().map(|(n, v)| (n.as_str(), v))
     }
 
-    /// Values in order.
+    /// Iterates over the values in order.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|(_, v)| v)
     }
 
-    /// Names in order.
+    /// Iterates over the names in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(n, _)| n.as_str())
     }
 
-    /// How many values.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True when there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The same names with values made by `f`.
+    /// Maps each value with `f`, keeping the names.
     pub fn map<U>(&self, mut f: impl FnMut(&str, &T) -> U) -> Params<U> {
         Params(self.0.iter().map(|(n, v)| (n.clone(), f(n, v))).collect())
     }
 
-    /// The same names with values made from two trees of the same names.
+    /// Combines the values of two lists with the same names.
     pub fn zip<U, V>(&self, other: &Params<U>, mut f: impl FnMut(&T, &U) -> V) -> Params<V> {
         Params(self.0.iter().zip(&other.0).map(|((n, a), (_, b))| (n.clone(), f(a, b))).collect())
     }
@@ -225,15 +229,18 @@ impl<T> IntoIterator for Params<T> {
 impl<T> std::ops::Index<&str> for Params<T> {
     type Output = T;
 
-    /// The value of a name.
+    /// Returns the value of a name.
     ///
     /// # Panics
-    /// When there is none; [`Params::get`] does not.
+    /// If the name is missing; use [`Params::get`] to avoid this.
     fn index(&self, name: &str) -> &T {
         match self.get(name) {
             Some(v) => v,
             None => {
-                panic!("no parameter `{name}`; there are: {}", self.names().collect::<Vec<_>>().join(", "))
+                panic!(
+                    "unknown parameter `{name}`; available: {}",
+                    self.names().collect::<Vec<_>>().join(", ")
+                )
             }
         }
     }
@@ -245,14 +252,18 @@ impl<A: TensorTree> TensorTree for Params<A> {
         TreeStructure::Named(self.0.iter().map(|(n, a)| (n.clone(), a.flatten(out))).collect())
     }
     fn unflatten(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Tensor>) -> Self {
-        let TreeStructure::Named(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+        let TreeStructure::Named(parts) = skeleton else {
+            systole_ir::bug!("the structure of a tree changed")
+        };
         Params(parts.iter().map(|(n, p)| (n.clone(), A::unflatten(p, leaves))).collect())
     }
     fn flatten_host(host: Self::Host, out: &mut Vec<Buffer>) -> TreeStructure {
         TreeStructure::Named(host.0.into_iter().map(|(n, a)| (n, A::flatten_host(a, out))).collect())
     }
     fn unflatten_host(skeleton: &TreeStructure, leaves: &mut dyn Iterator<Item = Buffer>) -> Self::Host {
-        let TreeStructure::Named(parts) = skeleton else { systole_ir::bug!("a tree changed its structure") };
+        let TreeStructure::Named(parts) = skeleton else {
+            systole_ir::bug!("the structure of a tree changed")
+        };
         Params(parts.iter().map(|(n, p)| (n.clone(), A::unflatten_host(p, leaves))).collect())
     }
 }

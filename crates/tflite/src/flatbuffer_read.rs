@@ -1,18 +1,18 @@
-//! Reading a flatbuffer that nobody vouches for: every place is checked before it is read, and all vectors together may
-//! take a bounded number of elements, however often the file leads to them.
+//! Reads untrusted flatbuffers: every offset is checked before it is read, and the total size of all vectors is
+//! limited, however often the file refers to them.
 
 use crate::model::broken;
 use std::cell::Cell;
 use systole_base::Result;
 
-/// A file's bytes.
+/// The bytes of a file.
 pub(crate) struct FlatbufferBytes<'a> {
     all: &'a [u8],
-    /// Bytes of vectors that may still be read.
+    /// Remaining bytes of vectors that may be read.
     left: Cell<usize>,
 }
 
-/// A table in the file.
+/// A flatbuffer table in the file.
 #[derive(Clone, Copy)]
 pub(crate) struct FlatbufferTable<'a> {
     file: &'a FlatbufferBytes<'a>,
@@ -24,14 +24,14 @@ pub(crate) struct FlatbufferTable<'a> {
 
 impl<'a> FlatbufferBytes<'a> {
     pub(crate) fn new(all: &'a [u8]) -> FlatbufferBytes<'a> {
-        // Vectors that several tables share are read for each.
+        // Vectors shared by several tables are read for each of them.
         FlatbufferBytes { all, left: Cell::new(all.len().saturating_mul(4).saturating_add(1 << 16)) }
     }
 
     fn take<const N: usize>(&self, at: usize) -> Result<[u8; N]> {
         let end = at.checked_add(N);
         let found = end.and_then(|end| self.all.get(at..end)).and_then(|b| b.try_into().ok());
-        found.ok_or_else(|| broken(format!("it ends before byte {at}")))
+        found.ok_or_else(|| broken(format!("the file ends before byte {at}")))
     }
 
     fn u16(&self, at: usize) -> Result<usize> {
@@ -42,7 +42,7 @@ impl<'a> FlatbufferBytes<'a> {
         Ok(u32::from_le_bytes(self.take(at)?) as usize)
     }
 
-    /// Where the offset at `at` leads.
+    /// Returns the target of the offset at `at`.
     fn follow(&self, at: usize) -> Result<usize> {
         Ok(at.saturating_add(self.u32(at)?))
     }
@@ -58,20 +58,19 @@ impl<'a> FlatbufferBytes<'a> {
     fn table(&'a self, at: usize) -> Result<FlatbufferTable<'a>> {
         let back = i32::from_le_bytes(self.take(at)?);
         let vtable = usize::try_from(at as i64 - i64::from(back))
-            .map_err(|_| broken(format!("the table at byte {at} has no description")))?;
+            .map_err(|_| broken(format!("the table at byte {at} has no vtable")))?;
         let (vtable_size, size) = (self.u16(vtable)?, self.u16(vtable.saturating_add(2))?);
         Ok(FlatbufferTable { file: self, at, vtable, vtable_size, size })
     }
 
     fn spend(&self, bytes: usize) -> Result<()> {
         let left = self.left.get().checked_sub(bytes);
-        let left =
-            left.ok_or_else(|| broken("its vectors, read one by one, take many times its size".into()))?;
+        let left = left.ok_or_else(|| broken("its vectors expand to many times the file size".into()))?;
         self.left.set(left);
         Ok(())
     }
 
-    /// Start and number of the elements of the vector at `at`.
+    /// Returns start and length of the vector at `at`.
     fn vector(&self, at: usize, width: usize) -> Result<(usize, usize)> {
         let length = self.u32(at)?;
         let start = at.saturating_add(4);
@@ -79,7 +78,7 @@ impl<'a> FlatbufferBytes<'a> {
             .checked_mul(width)
             .filter(|b| start.checked_add(*b).is_some_and(|end| end <= self.all.len()));
         let bytes = bytes.ok_or_else(|| {
-            broken(format!("the vector at byte {at} has {length} elements, which the file does not"))
+            broken(format!("the vector at byte {at} has {length} elements, more than the file"))
         })?;
         self.spend(bytes.saturating_add(1))?;
         Ok((start, length))
@@ -87,7 +86,7 @@ impl<'a> FlatbufferBytes<'a> {
 }
 
 impl<'a> FlatbufferTable<'a> {
-    /// Where a field is stored; `None`: it has its default.
+    /// Returns the position of a field; `None` if it has its default.
     fn place(&self, id: u16) -> Result<Option<usize>> {
         let slot = 4 + 2 * usize::from(id);
         if slot + 2 > self.vtable_size {
@@ -95,7 +94,7 @@ impl<'a> FlatbufferTable<'a> {
         }
         let offset = self.file.u16(self.vtable.saturating_add(slot))?;
         if offset >= self.size && offset != 0 {
-            return Err(broken(format!("field {id} of the table at byte {} lies outside it", self.at)));
+            return Err(broken(format!("field {id} of the table at byte {} is outside the table", self.at)));
         }
         Ok((offset != 0).then(|| self.at.saturating_add(offset)))
     }

@@ -1,15 +1,16 @@
-//! A flatbuffer as a tree, and its bytes. The tree is written from the root down, so every offset points forward.
+//! Serializes a tree of tables and vectors as a flatbuffer. It is written from the root down, so every offset points
+//! forward.
 
 use std::rc::Rc;
 
-/// A value that an offset leads to.
+/// A value that an offset refers to.
 pub(crate) enum FlatbufferNode {
     Table(Vec<(u16, FlatbufferField)>),
     Text(String),
     Ints(Vec<i32>),
     Longs(Vec<i64>),
     Floats(Vec<f32>),
-    /// Bytes of a constant, which begin at a multiple of 16.
+    /// Bytes of a constant, aligned to 16.
     Bytes(Rc<[u8]>),
     List(Vec<FlatbufferNode>),
 }
@@ -17,7 +18,7 @@ pub(crate) enum FlatbufferNode {
 /// A field of a table.
 pub(crate) enum FlatbufferField {
     Byte(u8),
-    /// Any scalar of four bytes.
+    /// Any four-byte scalar.
     Word(u32),
     Node(FlatbufferNode),
 }
@@ -28,7 +29,7 @@ impl FlatbufferField {
     }
 }
 
-/// The file: offset of the root, the identifier, then the tree.
+/// Returns the file: root offset, identifier, tree.
 pub(crate) fn file(identifier: &[u8; 4], root: &FlatbufferNode) -> Vec<u8> {
     let mut out = vec![0; 4];
     out.extend_from_slice(identifier);
@@ -53,7 +54,7 @@ fn word(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// Writes a node at the end; where it begins.
+/// Appends a node and returns its position.
 fn write(out: &mut Vec<u8>, node: &FlatbufferNode) -> usize {
     match node {
         FlatbufferNode::Table(fields) => table(out, fields),
@@ -88,7 +89,7 @@ fn write(out: &mut Vec<u8>, node: &FlatbufferNode) -> usize {
 }
 
 fn vector(out: &mut Vec<u8>, length: usize, aligned: usize, bytes: impl Iterator<Item = u8>) -> usize {
-    // The elements are aligned, and their number stands before them.
+    // The elements are aligned; their count precedes them.
     align(out, aligned.max(4), 4);
     let at = out.len();
     word(out, length as u32);

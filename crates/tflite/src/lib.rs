@@ -1,8 +1,8 @@
-//! `.tflite` files: models as data, their reader and writer, and an interpreter that computes what LiteRT's reference
-//! kernels (`OpResolverType.BUILTIN_REF`) compute, int8 to the bit.
+//! Reads and writes `.tflite` files, and runs them in an interpreter that matches LiteRT's reference kernels
+//! (`OpResolverType.BUILTIN_REF`), int8 bit for bit.
 //!
-//! Nothing here knows of layers or of training: models of Systole become such files in `systole-quant`. Files are data of
-//! strangers: every offset and length is checked, and what a file may take of memory is bounded.
+//! Systole models are converted to `.tflite` in `systole-quant`. Files are untrusted: every offset and length is
+//! checked, and memory use is limited.
 //!
 //! ```
 //! use systole_base::{DType, Literal};

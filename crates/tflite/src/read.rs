@@ -1,4 +1,4 @@
-//! A `.tflite` file as a [`Model`].
+//! Parses a `.tflite` file to a [`TfliteModel`].
 
 use crate::flatbuffer_read::{FlatbufferBytes, FlatbufferTable};
 use crate::kernels::row;
@@ -8,31 +8,31 @@ use crate::write::dtype_of;
 use systole_base::{Error, ErrorKind, Literal, Result, Shape, TensorType};
 
 impl TfliteModel {
-    /// The model of a file; `name` is the file's, for errors.
+    /// Parses a file; `name` is the file name for error messages.
     ///
     /// # Errors
-    /// When the bytes are no such file, cut short or at odds with themselves, or ask for an operator or element type that is
-    /// not known here. No bytes make this panic, and what is read takes at most a few times the file's size.
+    /// If the bytes are not a .tflite file, truncated or inconsistent, or use an unknown operator or element type. No
+    /// input causes a panic, and reading takes at most a few times the file's size.
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<TfliteModel> {
         read(bytes)
-            .map_err(|e| e.at(name).hint("make or download the file again; it is cut short or damaged"))
+            .map_err(|e| e.at(name).hint("create or download the file again; it is truncated or damaged"))
     }
 }
 
 fn read(bytes: &[u8]) -> Result<TfliteModel> {
     let file = FlatbufferBytes::new(bytes);
     if file.identifier() != Some(b"TFL3") {
-        return Err(broken("its fifth to eighth bytes are not TFL3".into()).hint("name a .tflite file"));
+        return Err(broken("bytes 4 to 7 are not TFL3".into()).hint("pass a .tflite file"));
     }
     let root = file.root()?;
     if root.int(0)? != Some(3) {
-        return Err(broken("its version is not 3".into()));
+        return Err(broken("its schema version is not 3".into()));
     }
     let graphs = root.tables(2)?;
     let [graph] = &graphs[..] else {
-        let what = format!("a model with {} graphs", graphs.len());
+        let what = format!("unsupported model with {} graphs", graphs.len());
         return Err(Error::new(ErrorKind::Unsupported, what)
-            .hint("models of one graph are read: no loops, no branches"));
+            .hint("use a model with one graph: control flow is not supported"));
     };
     let codes = root.tables(1)?.iter().map(code).collect::<Result<Vec<_>>>()?;
     let buffers = root.tables(4)?;
@@ -48,14 +48,14 @@ fn read(bytes: &[u8]) -> Result<TfliteModel> {
     };
     for note in root.tables(6)? {
         let at = note.word(1)?.unwrap_or(0) as usize;
-        let buffer = buffers.get(at).ok_or_else(|| broken(format!("there is no buffer {at}")))?;
+        let buffer = buffers.get(at).ok_or_else(|| broken(format!("buffer {at} does not exist")))?;
         model.notes.insert(note.text(0)?, buffer.text(0)?);
     }
     model.check()?;
     Ok(model)
 }
 
-/// Number and version; whether it is known is asked where it is used.
+/// Returns code and version; support is checked on use.
 fn code(table: &FlatbufferTable) -> Result<(i32, i32, String)> {
     let old = table.byte(0)?.map_or(0, |b| i32::from(b as i8));
     let new = table.int(3)?.unwrap_or(0);
@@ -63,7 +63,7 @@ fn code(table: &FlatbufferTable) -> Result<(i32, i32, String)> {
 }
 
 fn indices(found: &[i32]) -> Result<Vec<usize>> {
-    let one = |&i: &i32| usize::try_from(i).map_err(|_| broken(format!("there is no tensor {i}")));
+    let one = |&i: &i32| usize::try_from(i).map_err(|_| broken(format!("tensor {i} does not exist")));
     found.iter().map(one).collect()
 }
 
@@ -71,17 +71,19 @@ fn tensor(table: &FlatbufferTable, buffers: &[FlatbufferTable]) -> Result<Tflite
     let name = table.text(3)?;
     let code = table.byte(1)?.unwrap_or(0);
     let dtype = dtype_of(code).ok_or_else(|| {
-        let what = format!("tensor {name} has elements of the schema's type {code}");
-        Error::new(ErrorKind::Unsupported, what).hint("models of f32, int8 and other plain integers are read")
+        let what = format!("tensor {name} has unsupported element type code {code}");
+        Error::new(ErrorKind::Unsupported, what).hint("use a model of f32, int8 or other plain integers")
     })?;
-    let size = |&d: &i32| usize::try_from(d).map_err(|_| broken(format!("tensor {name} has a size of {d}")));
+    let size = |&d: &i32| {
+        usize::try_from(d).map_err(|_| broken(format!("tensor {name} has invalid dimension size {d}")))
+    };
     let dims = table.ints(0)?.iter().map(size).collect::<Result<Vec<_>>>()?;
     let ty = TensorType::new(dtype, Shape::from(dims));
     if ty.shape.checked_elements().and_then(|n| n.checked_mul(dtype.size())).is_none() {
         return Err(broken(format!("the size of tensor {name} overflows")));
     }
     let at = table.word(2)?.unwrap_or(0) as usize;
-    let buffer = buffers.get(at).ok_or_else(|| broken(format!("there is no buffer {at}")))?;
+    let buffer = buffers.get(at).ok_or_else(|| broken(format!("buffer {at} does not exist")))?;
     let bytes = buffer.bytes(0)?.filter(|b| !b.is_empty());
     let data = bytes.map(|b| Literal::from_bytes(ty.clone(), b)).transpose();
     let data = data.map_err(|e| e.at(format!("tensor {name}")))?;
@@ -93,18 +95,18 @@ fn quantization(table: &FlatbufferTable) -> Result<Option<TfliteQuantization>> {
     let (scale, zero_point) = (table.floats(2)?, table.longs(3)?);
     let dimension = table.int(6)?.unwrap_or(0);
     let dimension =
-        usize::try_from(dimension).map_err(|_| broken(format!("there is no dimension {dimension}")))?;
+        usize::try_from(dimension).map_err(|_| broken(format!("dimension {dimension} does not exist")))?;
     Ok((!scale.is_empty()).then_some(TfliteQuantization { scale, zero_point, dimension }))
 }
 
 fn operator(table: &FlatbufferTable, codes: &[(i32, i32, String)]) -> Result<TfliteOperator> {
     let at = table.word(0)?.unwrap_or(0) as usize;
     let (code, version, custom) =
-        codes.get(at).ok_or_else(|| broken(format!("there is no operator code {at}")))?;
+        codes.get(at).ok_or_else(|| broken(format!("operator code {at} does not exist")))?;
     let row = row(*code).ok_or_else(|| {
         let what = match custom.as_str() {
-            "" => format!("the operator of the schema's number {code} is not known here"),
-            custom => format!("the custom operator {custom}"),
+            "" => format!("unknown operator code {code}"),
+            custom => format!("unsupported custom operator {custom}"),
         };
         Error::new(ErrorKind::Unsupported, what).hint("run this file with the LiteRT runtime")
     })?;
@@ -112,7 +114,7 @@ fn operator(table: &FlatbufferTable, codes: &[(i32, i32, String)]) -> Result<Tfl
     o.version = *version;
     for i in table.ints(1)? {
         let index =
-            (i != -1).then(|| usize::try_from(i).map_err(|_| broken(format!("there is no tensor {i}"))));
+            (i != -1).then(|| usize::try_from(i).map_err(|_| broken(format!("tensor {i} does not exist"))));
         o.inputs.push(index.transpose()?);
     }
     let union = table.byte(3)?.unwrap_or(0);

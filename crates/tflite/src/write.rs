@@ -1,4 +1,4 @@
-//! A model as the bytes of a `.tflite` file.
+//! Serializes a [`TfliteModel`] to the bytes of a `.tflite` file.
 
 use crate::flatbuffer_write::{FlatbufferField, FlatbufferNode, file};
 use crate::kernels::{OperandTypes, TfliteOpRow, row};
@@ -6,12 +6,12 @@ use crate::model::{TfliteModel, TfliteOperator, TfliteQuantization, TfliteTensor
 use crate::op::FieldStorage;
 use systole_base::{DType, Error, ErrorKind, Result};
 
-/// The schema's number of an element type.
+/// Returns the schema code of an element type.
 pub(crate) fn code_of(dtype: DType) -> Option<u8> {
     TYPES.iter().find(|(d, _)| *d == dtype).map(|(_, code)| *code)
 }
 
-/// The element type of the schema's number.
+/// Returns the element type of a schema code.
 pub(crate) fn dtype_of(code: u8) -> Option<DType> {
     TYPES.iter().find(|(_, c)| *c == code).map(|(dtype, _)| *dtype)
 }
@@ -31,16 +31,16 @@ const TYPES: &[(DType, u8)] = &[
 ];
 
 impl TfliteModel {
-    /// The file. Operators whose version is 0 get the lowest that runtimes know for their types.
+    /// Returns the file. Operators with version 0 get the lowest version that supports their types.
     ///
     /// # Errors
-    /// When the graph is not sound ([`Model::check`]), or an element type has no number in the schema.
+    /// If the graph is invalid ([`TfliteModel::check`]), or an element type has no schema code.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.check()?;
         let mut codes: Vec<(i32, i32)> = Vec::new();
         let mut operators = Vec::new();
         for o in &self.operators {
-            let row = row(o.op.code()).ok_or_else(|| broken(format!("{} is not known here", o.op)))?;
+            let row = row(o.op.code()).ok_or_else(|| broken(format!("unknown operator {}", o.op)))?;
             let code = (o.op.code(), version(self, o, row));
             let index = codes.iter().position(|c| *c == code).unwrap_or_else(|| {
                 codes.push(code);
@@ -48,7 +48,7 @@ impl TfliteModel {
             });
             operators.push(operator(o, row, index));
         }
-        // Buffer 0 is empty: that of tensors that are no constants.
+        // Buffer 0 is empty: for tensors that are not constants.
         let mut buffers = vec![FlatbufferNode::Table(Vec::new())];
         let mut tensors = Vec::new();
         for t in &self.tensors {
@@ -97,12 +97,12 @@ fn bytes(bytes: &[u8]) -> FlatbufferNode {
     FlatbufferNode::Table(vec![(0, FlatbufferField::Node(FlatbufferNode::Bytes(bytes.into())))])
 }
 
-/// The version of an operator that the file names: the lowest that computes it, since compilers of 2021 refuse later ones.
+/// Returns the operator version to write: the lowest that works, since compilers of 2021 reject later ones.
 fn version(model: &TfliteModel, o: &TfliteOperator, row: &TfliteOpRow) -> i32 {
     if o.version > 0 { o.version } else { (row.version)(&OperandTypes::new(model, o, row.versions)) }
 }
 
-/// Old readers know the field of one byte alone.
+/// Old readers only know the one-byte field.
 fn code(&(code, version): &(i32, i32)) -> FlatbufferNode {
     FlatbufferNode::Table(vec![
         (0, FlatbufferField::Byte(code.min(127) as u8)),
@@ -143,7 +143,10 @@ fn options(o: &TfliteOperator, row: &TfliteOpRow) -> Vec<(u16, FlatbufferField)>
 
 fn tensor(t: &TfliteTensor, buffers: &mut Vec<FlatbufferNode>) -> Result<FlatbufferNode> {
     let code = code_of(t.ty.dtype).ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported, format!("tensor {} of type {} in a .tflite file", t.name, t.ty))
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("cannot store tensor {} of type {} in a .tflite file", t.name, t.ty),
+        )
     })?;
     let mut fields = vec![
         (0, ints(t.dims())),

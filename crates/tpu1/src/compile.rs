@@ -1,10 +1,11 @@
-//! From an int8 model to a program: tiles of weights in the order of their use, rows of the unified buffer for each tensor,
-//! and instructions layer by layer with a synchronisation between them.
+//! Compiles an int8 model to TPU v1 instructions: weight tiling and unified-buffer allocation.
 //!
-//! A tensor lies in blocks of as many channels as the array has rows: block by block, in each all samples, line by line, a
-//! row of the unified buffer for each pixel. A dense layer is a convolution whose window is the whole picture. For each tap
-//! and block of input channels there is a tile; their sums meet in the accumulators. What is 0 in the input is subtracted
-//! once, in the bias; outside the picture the systolic data setup gives that zero point, not a row of the buffer.
+//! Layers are separated by one synchronization each.
+//!
+//! A tensor is stored in blocks of as many channels as the array has rows. Each block holds all samples in row-major
+//! order, one unified-buffer row per pixel. A dense layer is a convolution whose window is the whole image. There is
+//! one tile per tap and block of input channels; their sums are added in the accumulators. The input's zero point is
+//! subtracted once, in the bias. For padding, the systolic data setup supplies the zero point in place of a buffer row.
 
 use crate::chip::Tpu1Chip;
 use crate::instruction::{Function, Instruction, Register, Speed};
@@ -15,16 +16,16 @@ use crate::model::{
 use crate::program::{ChipProgram, ProgramLayer, cuts, too_large, too_many_rows, too_many_weights};
 use systole_base::Result;
 
-/// Compiles a model for a batch.
+/// Compiles a model for a batch size.
 ///
 /// # Errors
-/// A model whose sizes do not fit each other, or that needs more accumulators, unified buffer or weight memory than there are;
-/// names the layer.
+/// If sizes do not match, or if the model needs more accumulators, unified buffer or weight memory than the chip has.
+/// The error names the layer.
 pub fn compile(chip: &Tpu1Chip, model: &ChipModel, batch: usize) -> Result<ChipProgram> {
     chip.check()?;
     model.check()?;
     let (places, rows, layer) = allocate(chip, model);
-    // All sizes grow with the batch, and so do the places.
+    // All sizes and addresses scale with the batch.
     if rows * batch > chip.buffer_rows() {
         return Err(too_large(chip, layer, rows * batch, batch));
     }
@@ -48,13 +49,13 @@ pub fn compile(chip: &Tpu1Chip, model: &ChipModel, batch: usize) -> Result<ChipP
     Ok(maker.program)
 }
 
-/// The first row of each tensor of one sample, the rows that are in use at once at most, and the layer at which they are:
-/// a tensor takes the first gap that is large enough, from the layer that makes it to the last that reads it.
+/// Allocates the unified buffer for one sample (first fit by live range). Returns the first row of each tensor, the
+/// peak number of rows, and the layer at the peak.
 fn allocate<'a>(chip: &Tpu1Chip, model: &'a ChipModel) -> (Vec<usize>, usize, &'a str) {
     let rows = |t: usize| model.tensors[t].pixels() * model.tensors[t].channels.div_ceil(chip.matrix);
     let last_use = |t: usize| model.layers.iter().rposition(|l| l.inputs.contains(&t));
     let mut places = vec![0; model.tensors.len()];
-    // Begin, end, tensor.
+    // Start, end, tensor.
     let mut taken = vec![(0, rows(0), 0)];
     let (mut most, mut at) = (0, "input");
     for (n, layer) in model.layers.iter().enumerate() {
@@ -81,7 +82,7 @@ struct ProgramBuilder<'a> {
     chip: &'a Tpu1Chip,
     batch: usize,
     model: &'a ChipModel,
-    /// The first row of each tensor.
+    /// First row of each tensor.
     places: Vec<usize>,
     registers: [Option<u64>; Register::ALL.len()],
     program: ChipProgram,
@@ -92,13 +93,13 @@ impl ProgramBuilder<'_> {
         self.program.instructions.push(instruction);
     }
 
-    /// Rows of the unified buffer through the activation unit, into rows from `buffer` on.
+    /// Sends unified-buffer rows through the activation unit into rows from `buffer` on.
     fn activate(&mut self, function: Function, buffer: usize, rows: usize) {
         let (buffer, length) = (buffer as u32, rows as u32);
         self.push(Instruction::Activate { function, accumulator: 0, buffer, length });
     }
 
-    /// Sets a register where it has another value.
+    /// Sets a register unless it already has the value.
     fn set(&mut self, register: Register, value: u64) {
         if self.registers[register as usize].replace(value) != Some(value) {
             self.push(Instruction::SetConfiguration { register, value });
@@ -109,7 +110,7 @@ impl ProgramBuilder<'_> {
         self.set(register, value as u64);
     }
 
-    /// Rows of a block of channels of a tensor.
+    /// Returns the rows of a channel block of a tensor.
     fn block(&self, picture: ImageShape) -> usize {
         self.batch * picture.pixels()
     }
@@ -185,7 +186,7 @@ impl ProgramBuilder<'_> {
         Ok(part)
     }
 
-    /// Copies `rows` rows: the part of a picture that begins at a line and column, as the largest of windows of one pixel.
+    /// Copies `rows` rows of an image from a given row and column on, as 1×1 max pooling.
     fn copy(
         &mut self,
         (source, from): (usize, ImageShape),
@@ -203,7 +204,7 @@ impl ProgramBuilder<'_> {
         self.activate(Function::MaxPool, target, rows);
     }
 
-    /// The part of a picture that begins at a line and column.
+    /// Crops an image from a given row and column on.
     fn crop(&mut self, layer: &ChipLayer, first: [usize; 2], (from, to): (ImageShape, ImageShape)) {
         for block in 0..self.blocks(to) {
             let source = self.places[layer.inputs[0]] + block * self.block(from);
@@ -212,7 +213,7 @@ impl ProgramBuilder<'_> {
         }
     }
 
-    /// Pixels of pictures one after the other: those of a sample lie together, so that each sample is copied on its own.
+    /// Concatenates the pixels of images. A sample's pixels must be contiguous, so each sample is copied separately.
     fn join(&mut self, layer: &ChipLayer, to: ImageShape) {
         let mut before = 0;
         for &input in &layer.inputs {
@@ -252,7 +253,7 @@ impl ProgramBuilder<'_> {
         self.set_signed(Register::High, output.high.into());
     }
 
-    /// The registers of the pictures that are read and written.
+    /// Sets the registers for the images that are read and written.
     fn picture(&mut self, window: &ConvWindow, from: ImageShape, to: ImageShape) {
         use Register::*;
         let values = [from.height, from.width, to.height, to.width, window.stride[0], window.stride[1]];
@@ -315,8 +316,8 @@ impl ProgramBuilder<'_> {
         Ok(())
     }
 
-    /// The passes of a block of filters, cut by cut.
-    #[expect(clippy::too_many_arguments, reason = "a layer's parts")]
+    /// Emits the passes of a block of filters, chunk by chunk.
+    #[expect(clippy::too_many_arguments, reason = "parameters of one layer")]
     fn column(
         &mut self,
         layer: &ChipLayer,
@@ -330,7 +331,7 @@ impl ProgramBuilder<'_> {
         let mut line = 0;
         for (turn, &lines) in cuts.iter().enumerate() {
             let rows = lines * to.width;
-            // The halves of the accumulators take turns where a block needs no more than one.
+            // The two halves of the accumulators alternate if a block needs at most half.
             let half = if 2 * rows <= self.chip.accumulators { self.chip.accumulators / 2 } else { 0 };
             let accumulator = ((column + turn) % 2 * half) as u16;
             self.push(Instruction::ReadWeights { address, tiles: passes.len() as u32 });
@@ -366,12 +367,12 @@ impl ProgramBuilder<'_> {
     }
 }
 
-/// Input channels that an output channel reads, of a depthwise convolution.
+/// Returns the input channel that a depthwise output channel reads.
 fn channel_of(c: &ChipConvolution, channels: usize, filter: usize) -> usize {
     filter / (c.filters / channels.max(1)).max(1)
 }
 
-/// The weight of a filter for a channel and a tap; none where the filter does not read the channel.
+/// Returns the weight of a filter for a channel and a tap, or `None` if the filter does not read the channel.
 fn weight(
     c: &ChipConvolution,
     channels: usize,
@@ -392,7 +393,7 @@ fn weight(
     }
 }
 
-/// The passes of a block of filters: tap and block of input channels.
+/// Returns the passes of a block of filters: tap and block of input channels.
 fn passes(c: &ChipConvolution, channels: usize, column: usize, n: usize) -> Vec<([usize; 2], usize)> {
     let blocks = match c.is_depthwise {
         true => {
@@ -405,7 +406,7 @@ fn passes(c: &ChipConvolution, channels: usize, column: usize, n: usize) -> Vec<
     taps.flat_map(|tap| blocks.clone().map(move |block| (tap, block))).collect()
 }
 
-/// A tile: rows are channels of the input, columns are filters.
+/// Returns a weight tile: rows are input channels, columns are filters.
 fn tile(
     c: &ChipConvolution,
     channels: usize,
@@ -419,7 +420,7 @@ fn tile(
     (0..n).flat_map(|k| (0..n).map(move |m| value(k, m))).collect()
 }
 
-/// Biases of a block of filters, less what the input's zero point adds to their sums.
+/// Returns the biases of a block of filters, minus the contribution of the input's zero point.
 fn biases(c: &ChipConvolution, channels: usize, first: usize, n: usize) -> Vec<i32> {
     let of = |filter: usize| {
         let Some(bias) = c.bias.get(filter) else { return 0 };

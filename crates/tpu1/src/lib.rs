@@ -1,8 +1,8 @@
-//! The first TPU (2015), simulated: its instructions, the array as registers, a program's result to the bit, and where its
-//! cycles went, as the paper's Table 3 counts them.
+//! Simulator of TPU v1 (2015): instruction set, systolic array, bit-exact results and cycle breakdown.
 //!
-//! [`Chip`] has the sizes. [`Preset`]s are the paper's six applications with reconstructed shapes. A [`Program`] is
-//! instructions; [`Program::timing`] says how long they take. What is published and what is ours stands beside each.
+//! [`Tpu1Chip`] has the hardware parameters. [`Preset`] has the paper's six applications, with reconstructed shapes. A
+//! [`ChipProgram`] is a list of instructions; [`ChipProgram::timing`] computes its cycles. Each item documents which
+//! facts are published and which are our own choice.
 //!
 //! ```
 //! use systole_tpu1::{Chip, Preset};

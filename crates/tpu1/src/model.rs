@@ -1,56 +1,56 @@
-//! [`ChipModel`]: an int8 model as the chip's compiler takes it, one scale for each tensor; and what it computes, written out.
+//! Int8 model format that the TPU v1 compiler reads (per-tensor scales), and its reference evaluation.
 
 use crate::rescale::{ScaleFactor, mean};
 use systole_base::{Error, ErrorKind, Result};
 
-/// A picture of one sample: `i8[height, width, channels]`. A vector has one pixel.
+/// Shape of an image of one sample: `i8[height, width, channels]`. A vector has one pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageShape {
-    /// Lines.
+    /// Rows.
     pub height: usize,
     /// Columns.
     pub width: usize,
-    /// Values of a pixel.
+    /// Values per pixel.
     pub channels: usize,
 }
 
 impl ImageShape {
-    /// A vector.
+    /// Returns the shape of a vector.
     pub fn vector(channels: usize) -> ImageShape {
         ImageShape { height: 1, width: 1, channels }
     }
 
-    /// Pixels.
+    /// Returns the number of pixels.
     pub fn pixels(&self) -> usize {
         self.height * self.width
     }
 
-    /// Values.
+    /// Returns the number of values.
     pub fn values(&self) -> usize {
         self.pixels() * self.channels
     }
 }
 
-/// How a window moves over a picture: sizes, steps, distances of taps, and what lies before the first pixel; lines, columns.
+/// Geometry of a convolution or pooling window; each field is `[rows, columns]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvWindow {
-    /// Taps.
+    /// Window size in taps.
     pub size: [usize; 2],
-    /// Steps.
+    /// Pixels between windows.
     pub stride: [usize; 2],
-    /// Distances between taps.
+    /// Pixels between taps.
     pub dilation: [usize; 2],
-    /// Padding above and on the left.
+    /// Padding at the top and on the left.
     pub before: [usize; 2],
 }
 
 impl ConvWindow {
-    /// One of so many taps that begins at the first pixel and moves by one.
+    /// Creates a window of this size with stride 1, dilation 1 and no padding.
     pub fn of(size: [usize; 2]) -> ConvWindow {
         ConvWindow { size, stride: [1, 1], dilation: [1, 1], before: [0, 0] }
     }
 
-    /// The line and column of a tap for a place of the output; none outside the picture.
+    /// Returns the row and column that a tap reads for an output position, or `None` if it is padding.
     fn at(&self, place: [usize; 2], tap: [usize; 2], picture: ImageShape) -> Option<[usize; 2]> {
         let along = |axis: usize, size: usize| {
             let at = place[axis] * self.stride[axis] + tap[axis] * self.dilation[axis];
@@ -60,14 +60,14 @@ impl ConvWindow {
     }
 }
 
-/// What is left of a result: zero point, then limits.
+/// Zero point and range of a quantized result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputRange {
-    /// What is 0.
+    /// Zero point.
     pub zero: i32,
-    /// The least value; `relu` is such a limit.
+    /// Minimum; `relu` sets this limit.
     pub low: i32,
-    /// The largest.
+    /// Maximum.
     pub high: i32,
 }
 
@@ -77,73 +77,73 @@ impl OutputRange {
     }
 }
 
-/// A convolution; a dense layer is one whose window is the whole picture.
+/// A convolution. A dense layer is a convolution whose window is the whole image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChipConvolution {
-    /// Where taps lie.
+    /// Window geometry.
     pub window: ConvWindow,
-    /// Channels of the output.
+    /// Number of output channels.
     pub filters: usize,
-    /// Whether each channel of the input makes channels of its own (`filters / channels` of them).
+    /// Whether it is depthwise: each input channel has `filters / channels` output channels of its own.
     pub is_depthwise: bool,
     /// `i8[filters, height, width, channels]`; depthwise `i8[height, width, filters]`.
     pub weights: Vec<i8>,
-    /// One for each filter.
+    /// Bias of each filter.
     pub bias: Vec<i32>,
-    /// What is 0 in the input.
+    /// Zero point of the input.
     pub input_zero: i32,
-    /// Of the sums.
+    /// Scale of the accumulators.
     pub scale: ScaleFactor,
-    /// Of the result.
+    /// Zero point and range of the result.
     pub output: OutputRange,
 }
 
-/// An operand of a sum or product.
+/// Quantization parameters of an operand of an arithmetic op.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScaledOperand {
-    /// What is 0.
+    /// Zero point.
     pub zero: i32,
-    /// Its factor; of a product not used.
+    /// Scale; not used by products.
     pub scale: ScaleFactor,
 }
 
-/// What is computed of two values.
+/// Element-wise arithmetic op on two tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// Their sum.
+    /// Sum.
     Add,
-    /// The first less the second.
+    /// Difference: first minus second.
     Subtract,
-    /// Their product.
+    /// Product.
     Multiply,
 }
 
-/// What a layer computes.
+/// Operation of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ChipOp {
-    /// Sums of weights times values.
+    /// Convolution or dense layer.
     Convolution(ChipConvolution),
-    /// The largest value of a window, or the mean of those inside the picture.
+    /// Max or average pooling; padding is excluded.
     Pool {
-        /// Where taps lie.
+        /// Window geometry.
         window: ConvWindow,
-        /// Whether it is the mean.
+        /// Whether it is average pooling.
         is_mean: bool,
-        /// Limits.
+        /// Range of the result.
         output: OutputRange,
     },
-    /// Two pictures, value by value: `2²⁰ ·` each operand of a sum or difference is scaled, then the result.
+    /// Element-wise arithmetic. For a sum or difference each operand `· 2²⁰` is scaled, then the result.
     Arithmetic(Arithmetic, [ScaledOperand; 2], ScaleFactor, OutputRange),
-    /// Each value through a table: `table[value + 128]`.
+    /// Unary function as a lookup table: `table[value + 128]`.
     Table(Box<[i8; 256]>),
-    /// The part of a picture that begins at this line and column.
+    /// Crop of an image, from this row and column on.
     Crop([usize; 2]),
-    /// Pixels of several pictures one after the other, as one line.
+    /// Concatenates the pixels of several images to one row.
     Join,
 }
 
 impl ChipOp {
-    /// How many tensors it takes, if not any number.
+    /// Returns the number of input tensors, or `None` if it is variable.
     fn operands(&self) -> Option<usize> {
         match self {
             ChipOp::Arithmetic(..) => Some(2),
@@ -153,48 +153,48 @@ impl ChipOp {
     }
 }
 
-/// Bits by which operands of a sum are shifted before they are scaled.
+/// Left shift of operands of a sum before they are scaled.
 pub(crate) const ADD_SHIFT: u32 = 20;
 
-/// A layer: an op on tensors.
+/// A layer: an operation with its input and output tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChipLayer {
-    /// As errors name it.
+    /// Name, used in errors.
     pub name: String,
-    /// Numbers of tensors.
+    /// Indices of the input tensors.
     pub inputs: Vec<usize>,
-    /// Number of a tensor.
+    /// Index of the output tensor.
     pub output: usize,
-    /// What it computes.
+    /// Operation.
     pub op: ChipOp,
 }
 
-/// Layers in the order of execution. Tensor 0 is the input, the last layer's output the model's.
+/// Int8 model: layers in execution order. Tensor 0 is the input; the last layer's output is the model's output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChipModel {
-    /// Its name.
+    /// Name of the model.
     pub name: String,
-    /// Tensors of one sample.
+    /// Shapes of all tensors, per sample.
     pub tensors: Vec<ImageShape>,
-    /// Layers.
+    /// Layers in execution order.
     pub layers: Vec<ChipLayer>,
 }
 
 impl ChipModel {
-    /// The picture that goes in.
+    /// Returns the shape of the input.
     pub fn input(&self) -> ImageShape {
         self.tensors.first().copied().unwrap_or(ImageShape::vector(0))
     }
 
-    /// The tensor that comes out.
+    /// Returns the index of the output tensor.
     pub fn output(&self) -> usize {
         self.layers.last().map_or(0, |l| l.output)
     }
 
-    /// Whether all sizes fit each other.
+    /// Checks that all sizes match.
     ///
     /// # Errors
-    /// Names the layer that does not.
+    /// If the sizes of a layer do not match; the error names the layer.
     pub fn check(&self) -> Result<()> {
         let mut known = vec![false; self.tensors.len()];
         if let Some(first) = known.first_mut() {
@@ -205,16 +205,16 @@ impl ChipModel {
                 |what: String| Err(Error::new(ErrorKind::Data, what).at(format!("layer `{}`", layer.name)));
             let wanted = layer.op.operands().unwrap_or(layer.inputs.len()).max(1);
             if layer.inputs.len() != wanted || layer.inputs.iter().any(|i| known.get(*i) != Some(&true)) {
-                return wrong(format!(
-                    "its inputs {:?} are not {wanted} tensors that are there",
-                    layer.inputs
-                ));
+                return wrong(format!("its inputs {:?} are not {wanted} computed tensors", layer.inputs));
             }
             let Some(output) = self.tensors.get(layer.output) else {
-                return wrong(format!("there is no tensor {}", layer.output));
+                return wrong(format!("its output tensor {} does not exist", layer.output));
             };
             if std::mem::replace(&mut known[layer.output], true) {
-                return wrong(format!("tensor {} is there already", layer.output));
+                return wrong(format!(
+                    "its output tensor {} is already computed by another layer",
+                    layer.output
+                ));
             }
             let input = self.tensors[layer.inputs[0]];
             if let Some(what) =
@@ -226,8 +226,7 @@ impl ChipModel {
         Ok(())
     }
 
-    /// What the layers compute of one sample, by plain loops: `i8[height, width, channels] → i8[…]`. The model must have been
-    /// checked.
+    /// Evaluates the model on one sample with plain loops: `i8[height, width, channels] → i8[…]`. Call `check` first.
     pub fn evaluate(&self, input: &[i8]) -> Vec<i8> {
         let mut values: Vec<Vec<i8>> = vec![Vec::new(); self.tensors.len()];
         values[0] = input.to_vec();
@@ -253,14 +252,14 @@ impl ChipModel {
     }
 }
 
-/// Why sizes do not fit.
+/// Returns why a layer's sizes do not match, if so.
 fn misfit(
     op: &ChipOp,
     mut all: impl Iterator<Item = ImageShape>,
     input: ImageShape,
     output: ImageShape,
 ) -> Option<String> {
-    let told = |what: &str| Some(format!("{what} do not fit {input:?} → {output:?}"));
+    let told = |what: &str| Some(format!("{what} do not match the shapes {input:?} → {output:?}"));
     match op {
         ChipOp::Convolution(c) => {
             let taps = c.window.size[0] * c.window.size[1];
@@ -278,7 +277,7 @@ fn misfit(
             let fits = input.channels == output.channels
                 && output.height.checked_add(*line).is_some_and(|end| end <= input.height)
                 && output.width.checked_add(*column).is_some_and(|end| end <= input.width);
-            if fits { None } else { told("the place of its part") }
+            if fits { None } else { told("its offset and size") }
         }
         ChipOp::Join => {
             let fits = |(pixels, same): (usize, bool)| pixels == output.width && same && output.height == 1;
@@ -352,7 +351,7 @@ fn pool(
     y
 }
 
-/// The largest of values, or their mean.
+/// Returns the maximum or the mean of values.
 pub(crate) fn pooled(is_mean: bool, output: OutputRange, values: &[i8]) -> i8 {
     let value = match is_mean {
         true => mean(values.iter().map(|v| i32::from(*v)).sum(), values.len() as i32),
@@ -362,7 +361,7 @@ pub(crate) fn pooled(is_mean: bool, output: OutputRange, values: &[i8]) -> i8 {
 }
 
 impl Arithmetic {
-    /// The result of two values.
+    /// Computes the result for two values.
     pub(crate) fn of(
         self,
         [left, right]: [ScaledOperand; 2],

@@ -1,33 +1,35 @@
-//! How sums of 32 bits become 8: the activation unit's arithmetic, which is that of .tflite's reference kernels. The paper says
-//! nothing of it.
+//! Requantizes int32 sums to int8 in the activation unit, with the arithmetic of TFLite's reference kernels.
+//!
+//! The paper does not specify this arithmetic.
 
 use systole_tflite::{multiply_by_quantized_multiplier, quantize_multiplier};
 
-/// A positive factor.
+/// Positive scale factor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ScaleFactor {
-    /// `multiplier · 2^(shift − 31)`, rounded twice, half away from zero: as convolutions, sums and products are scaled.
+    /// Fixed-point factor `multiplier · 2^(shift − 31)`, rounded twice, half away from zero: for convolutions, sums and
+    /// products.
     Fixed {
-        /// From 2³⁰ to 2³¹ − 1, or 0.
+        /// Multiplier from 2³⁰ to 2³¹ − 1, or 0.
         multiplier: i32,
-        /// Of the binary point.
+        /// Binary exponent.
         shift: i32,
     },
-    /// The number itself, rounded once, half away from zero: as dense layers are scaled.
+    /// Double-precision factor, rounded once, half away from zero: for dense layers.
     Real(f64),
 }
 
-/// The shift register's value where the multiplier register holds an `f64`.
+/// Value of the shift register if the multiplier register holds an `f64`.
 const REAL: u64 = u64::MAX;
 
 impl ScaleFactor {
-    /// The fixed-point form of a number from 2⁻³² up; smaller ones are 0.
+    /// Returns the fixed-point factor of a number of at least 2⁻³²; smaller numbers become 0.
     pub fn fixed(number: f64) -> ScaleFactor {
         let (multiplier, shift) = quantize_multiplier(number);
         ScaleFactor::Fixed { multiplier, shift }
     }
 
-    /// `x` scaled.
+    /// Returns the scaled `x`.
     pub fn apply(self, x: i32) -> i32 {
         match self {
             ScaleFactor::Fixed { multiplier, shift } => {
@@ -37,7 +39,7 @@ impl ScaleFactor {
         }
     }
 
-    /// As the two registers hold it.
+    /// Encodes the factor in the two registers.
     pub(crate) fn registers(self) -> [u64; 2] {
         match self {
             ScaleFactor::Fixed { multiplier, shift } => {
@@ -47,7 +49,7 @@ impl ScaleFactor {
         }
     }
 
-    /// What two registers hold.
+    /// Decodes the factor from the two registers.
     pub(crate) fn of_registers([multiplier, shift]: [u64; 2]) -> ScaleFactor {
         match shift {
             REAL => ScaleFactor::Real(f64::from_bits(multiplier)),
@@ -56,7 +58,7 @@ impl ScaleFactor {
     }
 }
 
-/// The mean of `n` values with this sum, half away from zero.
+/// Returns the mean of `n` values with this sum, rounded half away from zero.
 pub(crate) fn mean(sum: i32, n: i32) -> i32 {
     let n = n.max(1);
     if sum > 0 { (sum + n / 2) / n } else { (sum - n / 2) / n }
@@ -66,7 +68,7 @@ pub(crate) fn mean(sum: i32, n: i32) -> i32 {
 mod tests {
     use super::*;
 
-    /// Values known of LiteRT's kernels.
+    /// Known values of LiteRT's kernels.
     #[test]
     fn factors_are_the_known_ones() {
         let fixed = |number, multiplier, shift| {

@@ -1,4 +1,4 @@
-//! Questions to the timing: how it was calibrated, how far that carries, and what another chip would have been worth.
+//! Calibration of the timing model, its prediction error, and what-if studies of other chips (the paper's Figure 11).
 
 use crate::chip::Tpu1Chip;
 use crate::paper::{APPLICATIONS, CYCLE_ROWS, SCALES};
@@ -7,21 +7,21 @@ use crate::program::ChipProgram;
 use crate::timing::timing;
 use systole_base::Result;
 
-/// What [`calibrate`] chooses between: cycles of `sync`, of the fixed cost (at 700 MHz), of `bubble`.
+/// Grid of [`calibrate`]: cycles of `sync`, of the fixed cost (at 700 MHz), and of `bubble`.
 const SYNCS: usize = 21;
 const FIXED: usize = 23;
 const BUBBLES: usize = 11;
 
-/// Applications whose counters the chip is calibrated on.
+/// Applications that the chip is calibrated on.
 pub const CALIBRATED_ON: [&str; 2] = ["MLP0", "CNN0"];
 
-/// `sync`, `fixed_us` and `bubble` that give rows 1, 4, 5 and 6 of Table 3 for MLP0 and CNN0 with the least mean square of
-/// differences, on a grid of 100, 2,000 and 20 cycles. Nothing else is fitted; the other applications are not looked at.
+/// Fits `sync`, `fixed_us` and `bubble` to rows 1, 4, 5 and 6 of Table 3 for MLP0 and CNN0 (least squares), on a grid
+/// of 100, 2,000 and 20 cycles. Nothing else is fitted, and no other application is used.
 ///
-/// Returns the chip and the root of that mean, in percentage points.
+/// Returns the chip and the root mean square difference in percentage points.
 ///
 /// # Errors
-/// None on a chip that takes the two programs.
+/// If the two programs do not fit on the chip.
 pub fn calibrate(chip: &Tpu1Chip) -> Result<(Tpu1Chip, f64)> {
     let mut cases = Vec::new();
     for name in CALIBRATED_ON {
@@ -51,33 +51,33 @@ pub fn calibrate(chip: &Tpu1Chip) -> Result<(Tpu1Chip, f64)> {
     Ok(best)
 }
 
-/// Cycles of a batch as seconds, of a program made for the chip.
+/// Returns the seconds of a batch of a program generated for the chip.
 fn seconds(chip: &Tpu1Chip, make: &dyn Fn(&Tpu1Chip) -> Result<ChipProgram>) -> Result<f64> {
     Ok(make(chip)?.timing(chip).seconds(chip))
 }
 
-/// A chip with one thing changed.
+/// A chip with one parameter changed.
 #[derive(Clone, Debug)]
 pub struct ChipVariant {
-    /// In words.
+    /// Description of the change.
     pub name: String,
-    /// The chip.
+    /// Changed hardware parameters.
     pub chip: Tpu1Chip,
 }
 
-/// What Figure 11 scales.
+/// Parameter that Figure 11 scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaledParameter {
     /// Bandwidth of the weight memory.
     Memory,
-    /// Clock.
+    /// Clock frequency.
     Clock,
-    /// Rows and columns of the array.
+    /// Rows and columns of the systolic array.
     Matrix,
 }
 
 impl ScaledParameter {
-    /// The chip with this scaled.
+    /// Returns the chip with this parameter scaled.
     pub fn of(self, chip: &Tpu1Chip, by: f64) -> Tpu1Chip {
         let mut chip = chip.clone();
         match self {
@@ -89,7 +89,7 @@ impl ScaledParameter {
     }
 }
 
-/// The chips of the table "what if": Figure 11's, and TPU′.
+/// Returns the variants of the what-if table: those of Figure 11, and TPU′.
 pub fn changes(chip: &Tpu1Chip) -> Vec<ChipVariant> {
     let scaled = |name: &str, chip: Tpu1Chip| ChipVariant { name: name.into(), chip };
     let prime = Tpu1Chip { bandwidth_gb: chip.bandwidth_gb * 183.5 / 34.0, ..chip.clone() };
@@ -103,10 +103,10 @@ pub fn changes(chip: &Tpu1Chip) -> Vec<ChipVariant> {
     ]
 }
 
-/// How many times as fast the program is on each of the changes; none where it does not fit.
+/// Returns the speedup of the program on each what-if variant; `None` if it does not fit.
 ///
 /// # Errors
-/// Where it does not fit the chip itself.
+/// If the program does not fit on the original chip.
 pub fn what_if(
     chip: &Tpu1Chip,
     make: &dyn Fn(&Tpu1Chip) -> Result<ChipProgram>,
@@ -116,11 +116,11 @@ pub fn what_if(
     Ok(changes(chip).into_iter().map(gain).collect())
 }
 
-/// Figure 11: the weighted mean of speeds over the applications (CNN0 for both CNNs) where one thing is scaled by
-/// [`SCALES`], relative to the chip.
+/// Computes Figure 11: weighted mean speedup over the applications (CNN0 for both CNNs) if one parameter is scaled by
+/// [`SCALES`].
 ///
 /// # Errors
-/// Where an application does not fit.
+/// If an application does not fit.
 pub fn figure_11(chip: &Tpu1Chip, scaled: ScaledParameter) -> Result<[f64; 4]> {
     let mut curve = [0.0; 4];
     for (mean, by) in curve.iter_mut().zip(SCALES) {
@@ -137,10 +137,10 @@ pub fn figure_11(chip: &Tpu1Chip, scaled: ScaledParameter) -> Result<[f64; 4]> {
     Ok(curve)
 }
 
-/// Mean absolute difference of rows 1, 4, 5 and 6 of Table 3, in percentage points, for an application of the paper.
+/// Returns the mean absolute difference from rows 1, 4, 5 and 6 of Table 3, in percentage points, for an application.
 ///
 /// # Errors
-/// Where it does not fit.
+/// If the application does not fit.
 pub fn difference(chip: &Tpu1Chip, name: &str) -> Result<f64> {
     let preset = Preset::of(name)?;
     let shares = preset.program(chip, None)?.timing(chip).shares();
@@ -149,12 +149,12 @@ pub fn difference(chip: &Tpu1Chip, name: &str) -> Result<f64> {
     Ok(differences.sum::<f64>() / 4.0)
 }
 
-/// 10¹² operations a second that the roofline allows at so many multiplications for each byte of weights.
+/// Returns the roofline limit in 10¹² operations per second at `intensity` multiply-adds per weight byte.
 pub fn roof(chip: &Tpu1Chip, intensity: f64) -> f64 {
     (2.0 * intensity * chip.bandwidth_gb / 1e3).min(chip.peak_tops())
 }
 
-/// Names of the paper's applications that nothing was fitted to and whose figures agree with each other.
+/// Returns the applications that nothing was fitted to and whose published figures are consistent.
 pub fn predicted() -> Vec<&'static str> {
     APPLICATIONS.iter().map(|a| a.name).filter(|n| !CALIBRATED_ON.contains(n) && *n != "CNN1").collect()
 }
@@ -172,7 +172,7 @@ mod tests {
         assert!(error < 0.5, "{error}");
     }
 
-    /// Rows 1, 4, 5 and 6 of Table 3 of applications that nothing was fitted to.
+    /// Rows 1, 4, 5 and 6 of Table 3 for applications that nothing was fitted to.
     #[test]
     fn three_applications_are_predicted_within_four_points() {
         let chip = Tpu1Chip::v1();
@@ -193,14 +193,15 @@ mod tests {
             assert!((is / paper - 1.0).abs() < 0.06, "{memory:?}");
         }
         assert!((memory[3] - 3.0).abs() < 0.3, "{memory:?}");
-        // A faster clock is worth next to nothing, and a larger matrix is worse.
+        // A faster clock gains almost nothing, and a larger matrix is slower.
         let clock = figure_11(&Tpu1Chip::v1(), ScaledParameter::Clock).unwrap();
         assert!(clock.iter().zip(FIGURE_11[1].1).all(|(is, paper)| (is - paper).abs() < 0.08), "{clock:?}");
         let matrix = figure_11(&Tpu1Chip::v1(), ScaledParameter::Matrix).unwrap();
         assert!(matrix[2] < 1.0 && matrix[3] < 1.0, "{matrix:?}");
     }
 
-    /// The paper: four times the memory makes MLPs and LSTMs three times as fast; four times the clock, CNNs twice.
+    /// The paper: four times the bandwidth makes MLPs and LSTMs three times as fast; four times the clock makes CNNs
+    /// twice as fast.
     #[test]
     fn gains_differ_by_application_as_in_the_paper() {
         let gain = |name: &str, scaled: ScaledParameter| {

@@ -1,5 +1,7 @@
-//! Parts of tensors and tensors side by side on the chip: pixels are copied as the largest of one, channels are moved by products
-//! with a part of the identity matrix, which gives whole numbers as they are.
+//! Lowers slices, splits and concatenations for TPU v1.
+//!
+//! Pixels are copied by 1×1 max pooling. Channels are moved by products with a part of the identity matrix, which
+//! preserves integer values.
 
 use super::tflite_graph::{ChipTensor, GraphConverter, picture, unsupported};
 use crate::model::{
@@ -9,7 +11,7 @@ use crate::rescale::ScaleFactor;
 use systole_base::{Literal, Result};
 use systole_tflite::{OptionField, TfliteOperator, TfliteTensor};
 
-/// A product with a matrix `i8[to, from]` that gives whole numbers as they are, whatever stands for 0.
+/// Creates a product with a matrix `i8[to, from]` that preserves integer values for any zero point.
 fn moving(from: usize, to: usize, weights: Vec<i8>) -> ChipConvolution {
     debug_assert_eq!(weights.len(), from * to);
     ChipConvolution {
@@ -25,40 +27,44 @@ fn moving(from: usize, to: usize, weights: Vec<i8>) -> ChipConvolution {
 }
 
 impl GraphConverter<'_> {
-    /// Where an operand is; one that is constant is what weights of 0 and a bias make beside the `other` one.
+    /// Returns the chip tensor of an operand. A constant operand is computed from the `other` one, with zero weights
+    /// and a bias.
     pub(super) fn operand(&mut self, o: &TfliteOperator, n: usize, other: usize) -> Result<usize> {
         let tensor = self.tensor(o, n)?;
         let Some(data) = &tensor.data else { return self.plain(o, n) };
         let (mut values, name) = (data.as_slice::<i8>()?.to_vec(), tensor.name.clone());
         let source = self.plain(o, other)?;
         let from = self.model.tensors[source];
-        // One for all.
+        // A scalar is broadcast.
         if let &[value] = &values[..] {
             values = vec![value; from.channels];
         }
         if values.len() != from.channels {
             let what =
                 format!("its constant operand has {} values for {} channels", values.len(), from.channels);
-            return Err(unsupported(what, "a constant for each channel"));
+            return Err(unsupported(what, "use one constant per channel"));
         }
         let c = moving(from.channels, values.len(), vec![0; from.channels * values.len()]);
         let bias = values.iter().map(|v| i32::from(*v)).collect();
         Ok(self.add(name, vec![source], from, ChipOp::Convolution(ChipConvolution { bias, ..c })))
     }
 
-    /// Which of lines, columns and channels a dimension of a tensor is; none: the samples.
+    /// Maps a tensor's axis to rows (0), columns (1) or channels (2); `None` for the batch axis.
     fn dimension(tensor: &TfliteTensor, axis: i64) -> Option<usize> {
         let rank = tensor.dims().len() as i64;
         let axis = if axis < 0 { axis + rank } else { axis };
-        // Vectors and lines have no lines, vectors no columns.
+        // Sequences have no rows; vectors have neither rows nor columns.
         usize::try_from(axis + 3 - rank).ok().filter(|d| *d < 3 && axis > 0)
     }
 
-    /// The part of an operand from these lines, columns and channels on that the tensor `made` holds.
+    /// Computes tensor `made`: a slice of an operand that starts at the row, column and channel `first`.
     fn part(&mut self, o: &TfliteOperator, (n, made): (usize, usize), first: [usize; 3]) -> Result<()> {
         let source = self.plain(o, n)?;
         if self.tensor(o, n)?.scale()? != self.graph.tensor(made)?.scale()? {
-            return Err(unsupported("its part has another scale", "quantise the model again"));
+            return Err(unsupported(
+                "its result has a different scale than its operand",
+                "quantize the model again",
+            ));
         }
         let (from, to) = (self.model.tensors[source], picture(self.graph.tensor(made)?)?);
         let name = self.graph.tensor(made)?.name.clone();
@@ -84,7 +90,10 @@ impl GraphConverter<'_> {
         let axis = self.tensor(o, 0)?.data.as_ref().and_then(|d| d.to_f64s().first().copied());
         let x = self.tensor(o, 1)?;
         let dimension = axis.and_then(|axis| Self::dimension(x, axis as i64)).ok_or_else(|| {
-            unsupported("a split of samples, or along an axis that is computed", "one sample at a time")
+            unsupported(
+                "a split along the batch axis, or along a computed axis, is not supported",
+                "use a model that processes one sample at a time",
+            )
         })?;
         let sizes = |p: ImageShape| [p.height, p.width, p.channels];
         let mut first = [0; 3];
@@ -99,7 +108,10 @@ impl GraphConverter<'_> {
         let begin = self.tensor(o, 1)?.data.as_ref().map(Literal::to_f64s).unwrap_or_default();
         let (x, made) = (self.tensor(o, 0)?, o.outputs.first().copied().unwrap_or(usize::MAX));
         if begin.len() != x.dims().len() || begin.first() != Some(&0.0) {
-            return Err(unsupported("a slice of samples, or from where is computed", "one sample at a time"));
+            return Err(unsupported(
+                "a slice of the batch axis, or with a computed start, is not supported",
+                "use a model that processes one sample at a time",
+            ));
         }
         let mut first = [0; 3];
         for (axis, from) in begin.iter().enumerate().skip(1) {
@@ -110,7 +122,7 @@ impl GraphConverter<'_> {
         self.part(o, (0, made), first)
     }
 
-    /// Pixels one after the other; channels side by side, as the sum of tensors that are 0 where others are not.
+    /// Lowers a concatenation: along pixels by copies, along channels as a sum of tensors padded with zeros.
     pub(super) fn concatenation(&mut self, o: &TfliteOperator) -> Result<()> {
         let made = self.made(o)?;
         let (to, scale) = (picture(made)?, made.scale()?);
@@ -119,8 +131,8 @@ impl GraphConverter<'_> {
         for n in 0..o.inputs.len() {
             if self.tensor(o, n)?.scale()? != scale {
                 return Err(unsupported(
-                    "its operands have other scales than it",
-                    "quantise the model again",
+                    "its operands and its result have different scales",
+                    "quantize the model again",
                 ));
             }
         }
@@ -150,13 +162,14 @@ impl GraphConverter<'_> {
                         }
                     });
                 }
-                let tensor = sum.ok_or_else(|| unsupported("nothing side by side", "export it again"))?;
+                let tensor =
+                    sum.ok_or_else(|| unsupported("it has no operands", "export the model again"))?;
                 self.set(o, ChipTensor { tensor, before: [0, 0], is_padded: false });
                 Ok(())
             }
             _ => Err(unsupported(
-                "lines of pictures below one another",
-                "tensors side by side in their channels",
+                "concatenation of images along rows is not supported",
+                "concatenate along channels",
             )),
         }
     }

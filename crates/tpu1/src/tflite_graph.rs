@@ -1,9 +1,9 @@
-//! From a graph of a `.tflite` file, int8 with one scale for each tensor, to the chip's layers.
+//! Converts an int8 `.tflite` graph with per-tensor scales to TPU v1 layers.
 //!
-//! Dense layers, convolutions (also of channels on their own), pooling, means over pictures, sums, differences and products of two
-//! tensors, functions of single values, padding before a convolution, reshapes that keep the order of values, parts of tensors and
-//! tensors side by side: so recurrent layers too, one step after the other. Parts of channels are products with a part of the
-//! identity matrix. A softmax at the end is left to the host. Functions of single values become tables of what the file's interpreter says of all 256.
+//! Supported: dense layers, convolutions (also depthwise), pooling, global means, ADD, SUB and MUL of two tensors,
+//! unary functions, padding before a convolution, reshapes that keep the order of values, slices and concatenation (so
+//! also unrolled recurrent layers). Slices of channels are products with a part of the identity matrix. A final softmax
+//! runs on the host. Unary functions become 256-entry tables, computed with the file's interpreter.
 
 use crate::model::{
     Arithmetic, ChipConvolution, ChipLayer, ChipModel, ChipOp, ConvWindow, ImageShape, OutputRange,
@@ -17,17 +17,18 @@ use systole_tflite::{
     activation_range, quantize_multiplier,
 };
 
-/// The chip's layers of a graph, and the graph's tensor that they compute: the output, or what a last softmax reads.
+/// Converts a graph. Returns the chip's model and the graph tensor that it computes: the output, or the input of a
+/// final softmax.
 ///
 /// # Errors
-/// What has no form on the chip; names the operator, and says what to do.
+/// If an operator is not supported on the chip. The error names it and says how to fix the model.
 pub fn of_graph(name: &str, graph: &Graph) -> Result<(ChipModel, usize)> {
     graph.check()?;
     let (&[input], &[output]) = (&graph.inputs[..], &graph.outputs[..]) else {
-        let what = format!("it has {} inputs and {} outputs", graph.inputs.len(), graph.outputs.len());
+        let what = format!("the model has {} inputs and {} outputs", graph.inputs.len(), graph.outputs.len());
         return Err(Error::new(ErrorKind::Unsupported, what)
             .at(name)
-            .hint("a model with one input and one output"));
+            .hint("use a model with one input and one output"));
     };
     let tensor = graph.tensor(input)?;
     let first = picture(tensor).map_err(|e| e.at(format!("input {}", tensor.name)))?;
@@ -43,19 +44,19 @@ pub fn of_graph(name: &str, graph: &Graph) -> Result<(ChipModel, usize)> {
     let last = work.last;
     let place = work.places.get(&last).copied();
     if work.model.layers.is_empty() || place.is_none_or(|p| p.tensor != work.model.output() || p.is_padded) {
-        let what = "its output is not what its last layer makes";
+        let what = "the model's output is not the output of its last layer";
         return Err(Error::new(ErrorKind::Unsupported, what)
             .at(name)
-            .hint("a chain of layers that ends in its output"));
+            .hint("use a chain of layers that ends in the model's output"));
     }
     Ok((work.model, last))
 }
 
-/// Where a tensor of the graph is here.
+/// Chip tensor that holds a tensor of the graph.
 #[derive(Clone, Copy)]
 pub(super) struct ChipTensor {
     pub(super) tensor: usize,
-    /// Lines and columns of padding that its reader adds in front.
+    /// Rows and columns of padding that its reader adds in front.
     pub(super) before: [usize; 2],
     pub(super) is_padded: bool,
 }
@@ -64,7 +65,7 @@ pub(super) struct GraphConverter<'a> {
     pub(super) graph: &'a Graph,
     pub(super) model: ChipModel,
     pub(super) places: BTreeMap<usize, ChipTensor>,
-    /// The graph's tensor that is computed in the end.
+    /// Graph tensor that the model computes.
     last: usize,
 }
 
@@ -72,13 +73,13 @@ pub(super) fn unsupported(what: impl Into<String>, hint: &str) -> Error {
     Error::new(ErrorKind::Unsupported, what).hint(hint)
 }
 
-/// A sample of a tensor.
+/// Returns the image shape of a sample of a tensor.
 pub(super) fn picture(tensor: &TfliteTensor) -> Result<ImageShape> {
     if tensor.ty.dtype != DType::I8 {
-        let what = format!("{} is {}, and the chip computes with 8 bits", tensor.name, tensor.ty);
+        let what = format!("{} is {}, but the chip computes in int8 (8 bits)", tensor.name, tensor.ty);
         return Err(unsupported(
             what,
-            "`systole quantize MODEL --per tensor --out FILE.tflite` makes an int8 model",
+            "run `systole quantize MODEL --per tensor --out FILE.tflite` to make an int8 model",
         ));
     }
     match *tensor.dims() {
@@ -87,7 +88,7 @@ pub(super) fn picture(tensor: &TfliteTensor) -> Result<ImageShape> {
         [1, height, width, channels] => Ok(ImageShape { height, width, channels }),
         _ => Err(unsupported(
             format!("{} is {}", tensor.name, tensor.ty),
-            "one sample: a vector, a line or a picture",
+            "use a vector, a sequence or an image per sample",
         )),
     }
 }
@@ -96,7 +97,8 @@ impl GraphConverter<'_> {
     pub(super) fn tensor(&self, operator: &TfliteOperator, n: usize) -> Result<&TfliteTensor> {
         let index = operator.inputs.get(n).copied().flatten();
         self.graph.tensor(
-            index.ok_or_else(|| unsupported(format!("its input {n} is left out"), "export it again"))?,
+            index
+                .ok_or_else(|| unsupported(format!("its input {n} is missing"), "export the model again"))?,
         )
     }
 
@@ -104,30 +106,25 @@ impl GraphConverter<'_> {
         self.graph.tensor(operator.outputs.first().copied().unwrap_or(usize::MAX))
     }
 
-    /// Where an operand is.
+    /// Returns the chip tensor of an operand.
     fn place(&self, operator: &TfliteOperator, n: usize) -> Result<ChipTensor> {
         let index = operator.inputs.get(n).copied().flatten();
         let place = index.and_then(|i| self.places.get(&i));
         place.copied().ok_or_else(|| {
-            unsupported(
-                format!("its operand {n} is no tensor that is computed"),
-                "constants belong into weights",
-            )
+            unsupported(format!("its operand {n} is constant"), "pass constants only as weights")
         })
     }
 
-    /// Where an operand is that is not padded.
+    /// Returns the chip tensor of an operand without padding.
     pub(super) fn plain(&self, operator: &TfliteOperator, n: usize) -> Result<usize> {
         let place = self.place(operator, n)?;
         match place.is_padded {
-            true => {
-                Err(unsupported("it reads a padded picture", "padding before a convolution alone is taken"))
-            }
+            true => Err(unsupported("its input is a padded image", "use padding only before a convolution")),
             false => Ok(place.tensor),
         }
     }
 
-    /// A layer; the tensor that it makes.
+    /// Adds a layer and returns its output tensor.
     pub(super) fn add(&mut self, name: String, inputs: Vec<usize>, to: ImageShape, op: ChipOp) -> usize {
         let output = self.model.tensors.len();
         self.model.tensors.push(to);
@@ -165,7 +162,10 @@ impl GraphConverter<'_> {
             LiteOp::Reshape | LiteOp::Squeeze | LiteOp::ExpandDims => self.reshape(o),
             LiteOp::Softmax => {
                 if o.outputs.first() != Some(&self.last) {
-                    return Err(unsupported("a softmax between layers", "it stays on the host, at the end"));
+                    return Err(unsupported(
+                        "softmax is only supported as the last layer",
+                        "move the softmax to the end of the model, where it runs on the host",
+                    ));
                 }
                 self.last = o.inputs.first().copied().flatten().unwrap_or(self.last);
                 Ok(())
@@ -182,25 +182,30 @@ impl GraphConverter<'_> {
             | LiteOp::Exp
             | LiteOp::Quantize => self.function(o),
             other => Err(unsupported(
-                format!("{other} has no form on the first TPU"),
-                "dense layers, convolutions, pooling, recurrent layers, sums, products and activations have one: leave the \
-                 layer out of the model, or quantise the part before it alone",
+                format!("{other} is not supported on the first TPU"),
+                "remove the layer, or quantize only the part of the model before it; supported are dense layers, convolutions, pooling, \
+                 recurrent layers, sums, products and activations",
             )),
         }
     }
 
-    /// The zero point of a result with the limits of its activation.
+    /// Returns the result's scale, and its zero point with the activation's range.
     fn output(&self, o: &TfliteOperator) -> Result<(f32, OutputRange)> {
         let (scale, zero) = self.made(o)?.scale()?;
         let (low, high) = activation_range(o.activation()?, scale, zero);
         Ok((scale, OutputRange { zero, low, high }))
     }
 
-    /// Weights, bias, and the factor of their sums: `input · weights / output` in f64.
+    /// Returns weights, bias, and the factor of the sums: `input · weights / output` in f64.
     fn weights(&self, o: &TfliteOperator, filters: usize) -> Result<(Vec<i8>, Vec<i32>, f64)> {
         let (x, w) = (self.tensor(o, 0)?, self.tensor(o, 1)?);
         let constant = |t: &TfliteTensor| {
-            t.data.clone().ok_or_else(|| unsupported(format!("{} is no constant", t.name), "weights are"))
+            t.data.clone().ok_or_else(|| {
+                unsupported(
+                    format!("its weights or bias {} are not constant", t.name),
+                    "use constant weights",
+                )
+            })
         };
         let values = constant(w)?.as_slice::<i8>()?.to_vec();
         let bias = match o.inputs.get(2).copied().flatten() {
@@ -212,18 +217,21 @@ impl GraphConverter<'_> {
             q.and_then(|q| q.scale.first().copied().filter(|s| q.scale.iter().all(|other| other == s)));
         let scale = scale.ok_or_else(|| {
             unsupported(
-                "its weights have a scale for each channel, and the chip has one for each tensor",
-                "`systole quantize MODEL --per tensor --out FILE.tflite`",
+                "its weights have per-channel scales, but the chip supports only per-tensor scales",
+                "run `systole quantize MODEL --per tensor --out FILE.tflite`",
             )
         })?;
         if q.is_some_and(|q| q.zero_point.iter().any(|z| *z != 0)) {
-            return Err(unsupported("its weights have a zero point", "quantise them around 0"));
+            return Err(unsupported(
+                "its weights have a zero point other than 0",
+                "quantize them symmetrically",
+            ));
         }
         let factor = f64::from(x.scale()?.0) * f64::from(scale) / f64::from(self.made(o)?.scale()?.0);
         Ok((values, bias, factor))
     }
 
-    /// How a window moves: its padding is what the output's size asks for.
+    /// Returns the window geometry; padding follows from the output's size.
     fn window(
         &self,
         o: &TfliteOperator,
@@ -254,14 +262,20 @@ impl GraphConverter<'_> {
         let is_depthwise = o.op == LiteOp::DepthwiseConv2D;
         let dims = self.tensor(o, 1)?.dims().to_vec();
         let &[first, height, width, last] = &dims[..] else {
-            return Err(unsupported("its weights are no windows", "export it again"));
+            return Err(unsupported("its weights are not rank 4", "export the model again"));
         };
         let filters = if is_depthwise { last } else { first };
         if !is_depthwise && last != from.channels {
-            return Err(unsupported("a convolution in groups", "one group, or depthwise"));
+            return Err(unsupported(
+                "grouped convolutions are not supported",
+                "use one group, or a depthwise convolution",
+            ));
         }
         if height == 0 || width == 0 || place.is_padded && o.int(OptionField::Padding) == 0 {
-            return Err(unsupported("padding on top of padding", "padding=\"valid\" after a padding layer"));
+            return Err(unsupported(
+                "a padded convolution cannot follow a padding layer",
+                "use padding=\"valid\" after a padding layer",
+            ));
         }
         let (weights, bias, factor) = self.weights(o, filters)?;
         let mut window = self.window(o, [height, width], from, to, true);
@@ -278,7 +292,7 @@ impl GraphConverter<'_> {
         let source = self.plain(o, 0)?;
         let from = self.model.tensors[source];
         let &[filters, inputs] = self.tensor(o, 1)?.dims() else {
-            return Err(unsupported("its weights are no matrix", "export it again"));
+            return Err(unsupported("its weights are not rank 2", "export the model again"));
         };
         let (size, to) = match inputs == from.values() {
             true => ([from.height, from.width], ImageShape::vector(filters)),
@@ -287,8 +301,8 @@ impl GraphConverter<'_> {
             }
             false => {
                 return Err(unsupported(
-                    format!("{inputs} inputs of {from:?}"),
-                    "flatten the picture before it",
+                    format!("its weights have {inputs} inputs, but its operand is {from:?}"),
+                    "flatten the image before it",
                 ));
             }
         };
@@ -322,7 +336,7 @@ impl GraphConverter<'_> {
         let sources = vec![self.operand(o, 0, 1)?, self.operand(o, 1, 0)?];
         let to = self.model.tensors[sources[0]];
         if self.model.tensors[sources[1]] != to {
-            return Err(unsupported("operands of two shapes", "both of one shape"));
+            return Err(unsupported("its operands have different shapes", "use operands of the same shape"));
         }
         let ((a, a_zero), (b, b_zero)) = (self.tensor(o, 0)?.scale()?, self.tensor(o, 1)?.scale()?);
         let (scale, output) = self.output(o)?;
@@ -351,25 +365,25 @@ impl GraphConverter<'_> {
         self.push(o, sources, to, op)
     }
 
-    /// A mean over lines and columns is a depthwise convolution with ones.
+    /// Converts a mean over rows and columns to a depthwise convolution with ones.
     fn mean(&mut self, o: &TfliteOperator) -> Result<()> {
         let source = self.plain(o, 0)?;
         let (from, to) = (self.model.tensors[source], picture(self.made(o)?)?);
         let axes = self.tensor(o, 1)?.data.as_ref().map(Literal::to_f64s).unwrap_or_default();
-        // Of a line the steps are all pixels.
+        // For a sequence, the time steps are the pixels.
         let of_all = match self.tensor(o, 0)?.dims().len() {
             3 => axes == [1.0],
             _ => axes == [1.0, 2.0],
         };
         if from.pixels() == 0 || to != ImageShape::vector(from.channels) || !of_all {
             return Err(unsupported(
-                "a mean over other axes than lines and columns",
-                "global average pooling",
+                "only a mean over all rows and columns is supported",
+                "use global average pooling",
             ));
         }
         let ((own, input_zero), (scale, zero)) = (self.tensor(o, 0)?.scale()?, self.made(o)?.scale()?);
         let (mut multiplier, mut shift) = quantize_multiplier(f64::from(own) / f64::from(scale));
-        // 1 / n goes into the multiplier, as the reference kernel has it.
+        // 1 / n is folded into the multiplier, as in the reference kernel.
         let up = (from.pixels().ilog2() as i32).min(32).min(31 + shift).max(0);
         multiplier = ((i64::from(multiplier) << up) / from.pixels() as i64) as i32;
         shift -= up;
@@ -390,34 +404,38 @@ impl GraphConverter<'_> {
         let source = self.plain(o, 0)?;
         let pads = self.tensor(o, 1)?.data.as_ref().map(Literal::to_f64s).unwrap_or_default();
         let &[b0, b1, top, _, left, _, c0, c1] = &pads[..] else {
-            return Err(unsupported("padding of what is no picture", "padding of lines and columns"));
+            return Err(unsupported("only images can be padded", "pad only rows and columns"));
         };
         if [b0, b1, c0, c1] != [0.0; 4] || self.tensor(o, 0)?.scale()? != self.made(o)?.scale()? {
-            return Err(unsupported("padding of channels", "padding of lines and columns"));
+            return Err(unsupported("channels cannot be padded", "pad only rows and columns"));
         }
         self.set(o, ChipTensor { tensor: source, before: [top as usize, left as usize], is_padded: true });
         Ok(())
     }
 
-    /// The order of values stays; a dense layer takes a picture as it is. The input may get the shape that is asked for.
+    /// Converts a reshape that keeps the order of values. Dense layers read images directly. The input may take the new
+    /// shape.
     fn reshape(&mut self, o: &TfliteOperator) -> Result<()> {
         let source = self.plain(o, 0)?;
         let (from, to) = (self.model.tensors[source], picture(self.made(o)?)?);
         let is_flat = to.pixels() == 1 && to.channels == from.values();
-        // The input lies with the host as the only one who reads it wants it.
+        // The host provides the input in the shape that its only reader expects.
         let input = self.graph.inputs.first().copied();
         let readers = self.graph.operators.iter().filter(|other| other.inputs.contains(&input)).count();
         if o.inputs.first() == Some(&input) && readers == 1 && to.values() == from.values() {
             self.model.tensors[0] = to;
         } else if from.values() != to.values() || !(is_flat || from == to) {
-            return Err(unsupported(format!("{from:?} as {to:?}"), "flattening, or a shape for the input"));
+            return Err(unsupported(
+                format!("cannot reshape {from:?} to {to:?}"),
+                "use a flatten, or reshape the model's input",
+            ));
         }
         let place = ChipTensor { tensor: source, before: [0, 0], is_padded: false };
         self.set(o, place);
         Ok(())
     }
 
-    /// What the interpreter says of all values.
+    /// Converts a unary function to a table, computed with the interpreter.
     fn function(&mut self, o: &TfliteOperator) -> Result<()> {
         let source = self.plain(o, 0)?;
         let quantization = |t: &TfliteTensor| t.quantization.clone().unwrap_or_default();
@@ -439,9 +457,12 @@ impl GraphConverter<'_> {
         let y = TfliteInterpreter::new(&one)?.run(&[x])?;
         let values =
             y.first().map(|y| y.as_slice::<i8>().map(<[i8]>::to_vec)).transpose()?.unwrap_or_default();
-        let table: [i8; 256] = values
-            .try_into()
-            .map_err(|_| unsupported("it makes no table of 256 values", "a function of single values"))?;
+        let table: [i8; 256] = values.try_into().map_err(|_| {
+            unsupported(
+                "the interpreter cannot compute it for all 256 values",
+                "use an element-wise function",
+            )
+        })?;
         let to = self.model.tensors[source];
         self.push(o, vec![source], to, ChipOp::Table(Box::new(table)))
     }

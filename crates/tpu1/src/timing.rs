@@ -1,75 +1,75 @@
-//! Where the cycles go: the events of a batch, in the order of the program, and when each unit works on them.
+//! Event-based timing model of TPU v1: when each unit works, and what the array's cycles were spent on.
 //!
-//! The rules are few. Tiles of weights are fetched one after the other into a queue of four; a place is free when its tile
-//! has been shifted into the array. The shift takes as many cycles as the array has rows, into registers that are free
-//! when the tile before has become active. A multiplication begins when its weights are there, the one before has ended
-//! and its input is ready. What passes before is put down, in this order, to the input (non-matrix), to the tile (stall)
-//! and to the shift, as the counters of the paper's Table 3 do.
+//! The rules: weight tiles are fetched one after the other into a FIFO of four. A slot is free once its tile has been
+//! shifted into the array. The shift takes one cycle per array row, into registers that are free once the previous tile
+//! has become active. A multiplication starts when its weights are loaded, the previous one has ended and its input is
+//! ready. Idle time is attributed, in this order, to input (non-matrix), tile (stall) and shift, as by the counters of
+//! the paper's Table 3.
 
 use crate::chip::Tpu1Chip;
 use std::collections::VecDeque;
 
-/// What a program asks of the units that take time.
+/// Event of a program that takes time on some unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UnitEvent {
-    /// So many bytes from the host, before what follows.
+    /// Bytes from the host that the following events wait for.
     Input(f64),
-    /// A pass of so many rows over the array, `slow` cycles each: 1, 2 for 8 × 16 bits, 4 for 16 × 16.
+    /// A pass of rows over the array.
     Pass {
-        /// Rows of the input.
+        /// Number of input rows.
         rows: usize,
-        /// Cycles of each.
+        /// Cycles per row: 1; 2 for 8 × 16 bits; 4 for 16 × 16 bits.
         slow: usize,
-        /// Whether the next tile of weights is taken, and not the one before again.
+        /// Whether it uses the next weight tile, not the previous one again.
         switch: bool,
     },
-    /// The next pass waits so many cycles until accumulators are free again; at the end nothing waits.
+    /// Cycles until accumulators are free for the next pass; no wait at the end.
     Empty(f64),
-    /// So many cycles of the activation unit that nothing overlaps.
+    /// Cycles of the activation unit that do not overlap with passes.
     Vector(f64),
-    /// The next layer reads what this one wrote.
+    /// Waits until the previous layer's results are readable.
     Sync,
 }
 
-/// When the units worked for one pass, in cycles from the start.
+/// Start and end of each unit's work for one pass, in cycles since the start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PassTimes {
-    /// The tile comes from memory; none where the tile before is used again.
+    /// Fetch of the tile from memory; `None` if the previous tile is reused.
     pub fetch: Option<[f64; 2]>,
-    /// The tile is shifted into the array.
+    /// Shift of the tile into the array.
     pub shift: Option<[f64; 2]>,
-    /// Rows are multiplied.
+    /// Multiplication of the rows.
     pub multiply: [f64; 2],
 }
 
-/// Cycles of a batch and what they went to.
+/// Cycles of a batch, and their breakdown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchTiming {
-    /// All of them.
+    /// Total cycles.
     pub cycles: f64,
-    /// The array multiplied.
+    /// Cycles in which the array multiplied.
     pub active: f64,
-    /// It waited for a tile of weights from memory.
+    /// Cycles that waited for a weight tile from memory.
     pub stall: f64,
-    /// It waited for the tile to be shifted in.
+    /// Cycles that waited for a tile to be shifted in.
     pub shift: f64,
-    /// It waited for anything else; the next four are parts of this.
+    /// Cycles that waited for anything else: the sum of the next four.
     pub non_matrix: f64,
-    /// … for a layer's results to be written before the next reads them.
+    /// Cycles that waited for results of the previous layer (read after write).
     pub raw: f64,
-    /// … for input from the host.
+    /// Cycles that waited for input from the host.
     pub input: f64,
-    /// … for the start of the batch, its instructions and the end.
+    /// Cycles for the start of the batch, its instructions and its end.
     pub fixed: f64,
-    /// … between two passes.
+    /// Cycles between two passes.
     pub bubble: f64,
-    /// Tiles of weights.
+    /// Number of weight tiles.
     pub tiles: usize,
-    /// Each pass.
+    /// Times of each pass.
     pub passes: Vec<PassTimes>,
 }
 
-/// What the next multiplication waits for, beside weights.
+/// Conditions other than weights that the next multiplication waits for.
 #[derive(Default)]
 struct PendingWaits {
     fixed: f64,
@@ -84,7 +84,7 @@ impl PendingWaits {
     }
 }
 
-/// Times a batch on a chip.
+/// Computes the timing of a batch on a chip.
 pub fn timing(chip: &Tpu1Chip, events: impl IntoIterator<Item = UnitEvent>) -> BatchTiming {
     let mut run = TimingRun {
         chip,
@@ -105,14 +105,14 @@ struct TimingRun<'a> {
     chip: &'a Tpu1Chip,
     fetch: f64,
     pending: PendingWaits,
-    /// When the last tile had been fetched.
+    /// Cycle in which the last fetch ended.
     fetched: f64,
-    /// When the last pass began and ended.
+    /// Start and end of the last pass.
     began: f64,
     ended: f64,
-    /// When the last tiles had been shifted, as many as the queue holds.
+    /// Ends of the last shifts, as many as the FIFO holds.
     shifted: VecDeque<f64>,
-    /// Vector work since the last pass.
+    /// Cycles of vector work since the last pass.
     after: f64,
     told: BatchTiming,
 }
@@ -172,7 +172,7 @@ impl TimingRun<'_> {
         self.told.bubble += p.bubble;
     }
 
-    /// What the last multiplication leaves to be done is part of the fixed cost; vector work after it is not.
+    /// Ends the batch. What remains after the last multiplication is part of the fixed cost, except for vector work.
     fn finish(mut self) -> BatchTiming {
         if !self.told.passes.is_empty() {
             self.pending = PendingWaits { raw: self.after, ..PendingWaits::default() };
@@ -186,17 +186,18 @@ impl TimingRun<'_> {
 }
 
 impl BatchTiming {
-    /// Rows 1, 4, 5 and 6 of Table 3: array active, weight stall, weight shift, non-matrix, as parts of all cycles.
+    /// Returns rows 1, 4, 5 and 6 of Table 3 (array active, weight stall, weight shift, non-matrix) as fractions of all
+    /// cycles.
     pub fn shares(&self) -> [f64; 4] {
         [self.active, self.stall, self.shift, self.non_matrix].map(|part| part / self.cycles.max(1.0))
     }
 
-    /// Cycles for each tile of weights.
+    /// Returns the cycles per weight tile.
     pub fn cycles_per_tile(&self) -> f64 {
         self.cycles / self.tiles.max(1) as f64
     }
 
-    /// Seconds of the batch.
+    /// Returns the seconds of the batch.
     pub fn seconds(&self, chip: &Tpu1Chip) -> f64 {
         self.cycles / (chip.clock_mhz * 1e6)
     }
@@ -206,7 +207,7 @@ impl BatchTiming {
 mod tests {
     use super::*;
 
-    /// Layers of equal tiles.
+    /// Layers with equal numbers of tiles.
     fn layers(n: usize, tiles: usize, rows: usize, slow: usize, extra: f64) -> Vec<UnitEvent> {
         let mut events = Vec::new();
         for _ in 0..n {
@@ -216,7 +217,7 @@ mod tests {
         events
     }
 
-    /// An earlier fit of the same rules, to all five applications at once, worked out beside this program: cycles a tile and
+    /// Values of an independent implementation of the same rules, fitted to all five applications: cycles per tile and
     /// the four rows in percent.
     #[test]
     fn the_rules_give_what_they_gave_when_they_were_written_down() {
@@ -273,7 +274,7 @@ mod tests {
         assert_eq!(timing(&chip, [UnitEvent::Vector(50.0)]).cycles, 50.0);
     }
 
-    /// Weights that are there are not fetched again, and cost neither stall nor shift.
+    /// Weights that are already loaded are not fetched again and cost neither stall nor shift.
     #[test]
     fn a_pass_with_the_same_weights_needs_no_tile() {
         let chip = Tpu1Chip { fixed_us: 0.0, bubble: 0.0, ..Tpu1Chip::v1() };

@@ -1,13 +1,13 @@
-//! A program's time as a timeline of the chip's units, for ui.perfetto.dev or chrome://tracing.
+//! Exports a program's timing as a Chrome trace (ui.perfetto.dev, chrome://tracing).
 
 use crate::chip::Tpu1Chip;
 use crate::timing::BatchTiming;
 use serde_json::{Value, json};
 
-/// Units in the order in which they are shown.
+/// Units in display order.
 const UNITS: [&str; 3] = ["weight memory", "weight shift", "matrix multiply"];
 
-/// Events of the trace format; times in microseconds. `name` says what a pass is.
+/// Returns events in the Chrome trace format, in microseconds. `name`: returns the name of a pass.
 pub fn trace(chip: &Tpu1Chip, timing: &BatchTiming, name: impl Fn(usize) -> String) -> Value {
     let us = |cycles: f64| cycles / chip.clock_mhz;
     let unit = |(n, unit): (usize, &&str)| json!({"ph": "M", "pid": 1, "tid": n, "name": "thread_name", "args": {"name": unit}});

@@ -1,4 +1,4 @@
-//! What a compiled program computes is what the layers, written out as loops, compute: on models drawn at random.
+//! Tests compiled TPU v1 programs against a reference evaluation of the layers, on random models.
 
 use systole_base::rng::RandomStream;
 use systole_tpu1::model::{
@@ -32,7 +32,7 @@ impl Draw {
 
     fn output(&mut self) -> OutputRange {
         let zero = self.zero();
-        // A relu is a least value at the zero point.
+        // A relu sets the minimum to the zero point.
         let low = if self.is(2) { zero } else { -128 };
         OutputRange { zero, low, high: if self.is(3) { 127.min(low + 90) } else { 127 } }
     }
@@ -46,7 +46,7 @@ impl Draw {
         ScaledOperand { zero: self.zero(), scale: ScaleFactor::fixed(0.1 + 0.8 * self.0.uniform_f64()) }
     }
 
-    /// A window that has a place in the picture, and the picture that it makes.
+    /// A random window that fits into the image, and the shape of its result.
     fn window(&mut self, from: ImageShape) -> (ConvWindow, [usize; 2]) {
         let sizes = [from.height, from.width];
         let mut window = ConvWindow::of([1, 1]);
@@ -57,7 +57,7 @@ impl Draw {
             let before = if self.is(2) { self.from(0, size - 1) } else { 0 };
             let stride = self.from(1, 2);
             let reach = (size - 1) * dilation + 1;
-            // Behind the last pixel there may be as much.
+            // There may be as much padding at the end.
             let room = sizes[axis] + before + if self.is(2) { before } else { 0 };
             window.size[axis] = size;
             window.stride[axis] = stride;
@@ -71,7 +71,7 @@ impl Draw {
 
 fn convolution(d: &mut Draw, from: ImageShape) -> (ChipOp, ImageShape) {
     let kind = d.from(0, 3);
-    // Dense over the whole picture, one pixel at a time, depthwise, or any window.
+    // Dense over the whole image, 1×1, depthwise, or any window.
     let (window, made) = match kind {
         0 => (ConvWindow::of([from.height, from.width]), [1, 1]),
         1 => (ConvWindow::of([1, 1]), [from.height, from.width]),
@@ -95,7 +95,7 @@ fn convolution(d: &mut Draw, from: ImageShape) -> (ChipOp, ImageShape) {
     (op, ImageShape { height: made[0], width: made[1], channels: filters })
 }
 
-/// A model of so many layers; sums and products join a layer with an earlier tensor of its size.
+/// A random model; sums and products join a layer with an earlier tensor of its size.
 fn model(d: &mut Draw) -> ChipModel {
     let input = match d.is(4) {
         true => ImageShape::vector(d.from(1, 40)),
@@ -182,7 +182,7 @@ fn programs_of_random_models_compute_what_the_layers_do() {
         let kind =
             |layer: &ChipLayer| format!("{:?}", layer.op).split([',', '[', ' ']).next().map(String::from);
         ops.extend(model.layers.iter().filter_map(kind));
-        // What is sent to the chip is the program.
+        // The bytes sent to the chip decode to the program.
         let sent = ChipProgram::instructions_of(&program.bytes()).unwrap();
         assert_eq!(sent, program.instructions, "model {seed}");
         let timing = program.timing(&chip);
@@ -190,7 +190,7 @@ fn programs_of_random_models_compute_what_the_layers_do() {
         assert!((timing.shares().iter().sum::<f64>() - 1.0).abs() < 1e-9);
     }
     assert_eq!(ops.len(), 5, "{ops:?}");
-    assert!(cut > 10, "{cut} models whose pictures were cut");
+    assert!(cut > 10, "{cut} models whose images were split");
 }
 
 fn dense(inputs: usize, outputs: usize) -> ChipModel {
@@ -212,7 +212,7 @@ fn dense(inputs: usize, outputs: usize) -> ChipModel {
     }
 }
 
-/// Each error names the layer and what to do.
+/// Each error names the layer and a remedy.
 #[test]
 fn what_does_not_fit_is_told_with_the_layer_and_a_way_out() {
     let told = |chip: Tpu1Chip, model: &ChipModel, batch: usize| {
@@ -243,7 +243,7 @@ fn what_does_not_fit_is_told_with_the_layer_and_a_way_out() {
     assert!(told(Tpu1Chip::v1(), &odd, 1).contains("`dense_1`"));
 }
 
-/// Programs that nobody compiled are refused where they ask for what is not there.
+/// Invalid programs are rejected at the instruction that fails.
 #[test]
 fn wrong_programs_are_refused_with_the_instruction() {
     let chip = Tpu1Chip { matrix: 4, accumulators: 8, unified_buffer: 256, ..Tpu1Chip::v1() };
@@ -264,7 +264,7 @@ fn wrong_programs_are_refused_with_the_instruction() {
     told("outside the weight memory", &|p| p.weights.truncate(20));
     let mut draw = Draw(RandomStream::new(7, 7, 7));
     for _ in 0..3000 {
-        // Whatever bytes become instructions end in a result or an error.
+        // Random changes of instruction bytes end in a result or an error.
         let mut program = good.clone();
         let mut bytes = program.bytes();
         for _ in 0..3 {

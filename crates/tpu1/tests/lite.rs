@@ -1,4 +1,4 @@
-//! Graphs of `.tflite` on the chip: the bits of the interpreter, on graphs drawn at random.
+//! Tests `.tflite` graphs on TPU v1 against the interpreter, bit for bit, on random graphs.
 
 use std::collections::BTreeSet;
 use systole_base::rng::RandomStream;
@@ -26,7 +26,7 @@ impl Draw {
         (0..n).map(|_| (self.stream.next_u32() as i8).max(-127)).collect()
     }
 
-    /// A tensor that is computed, with a scale of its own.
+    /// A computed tensor with its own scale.
     fn tensor(&mut self, dims: &[usize]) -> usize {
         let scale = 0.02 + 0.05 * self.stream.uniform();
         let zero = self.from(0, 40) as i32 - 20;
@@ -72,7 +72,7 @@ impl Draw {
         self.like(dims, quantization)
     }
 
-    /// Output size and fields of a window on a picture.
+    /// Output size and fields of a window on an image.
     fn slide(&mut self, x: usize, size: [usize; 2]) -> ([usize; 2], [usize; 2], bool) {
         let dims = self.dims(x);
         let (stride, same) = ([self.from(1, 2), self.from(1, 2)], self.is(2));
@@ -119,7 +119,7 @@ impl Draw {
         self.push(o)
     }
 
-    /// Padding, and the convolution that it is there for.
+    /// Padding, and the convolution after it.
     fn padded(&mut self, x: usize) -> usize {
         let [_, h, w, c] = self.dims(x)[..] else { panic!() };
         let pads = [self.from(0, 2), self.from(0, 2), self.from(0, 2), self.from(0, 2)];
@@ -184,7 +184,7 @@ impl Draw {
         }
     }
 
-    /// Parts of a picture's or a vector's last dimension, or of a line's columns, and some of them side by side again.
+    /// Slices of the last dimension of an image or vector, or of a sequence's steps, with some concatenated again.
     fn parted(&mut self, x: usize) -> usize {
         let dims = self.dims(x);
         let axis = self.from(1, dims.len() - 1);
@@ -197,7 +197,7 @@ impl Draw {
             TfliteOperator::new(TfliteOp::Split, [at, x], parts.clone())
                 .with(OptionField::NumSplits, n as f64),
         );
-        // Channels go side by side, pixels one after the other in a line alone.
+        // Channels are concatenated; pixels only in a sequence.
         let (last, line) = (dims.len() - 1, dims.len() == 3 || dims.len() == 4 && dims[1] == 1);
         let axis = if line && self.is(2) { last - 1 } else { last };
         let chosen: Vec<usize> = (0..self.from(1, 3)).map(|_| parts[self.from(0, n - 1)]).collect();
@@ -209,7 +209,7 @@ impl Draw {
         )
     }
 
-    /// A slice, less a constant or another slice.
+    /// A slice, minus a constant or another slice.
     fn sliced(&mut self, x: usize) -> usize {
         let dims = self.dims(x);
         let (mut begin, mut size) = (vec![0i32], vec![1i32]);
@@ -240,7 +240,7 @@ impl Draw {
     }
 }
 
-/// A graph of a few operators, and the tensor before a softmax where it ends in one.
+/// A random graph of a few operators, and the tensor before a final softmax, if any.
 fn graph(seed: u64) -> TfliteModel {
     let mut d = Draw { stream: RandomStream::new(33, 2, seed), model: TfliteModel::default() };
     if seed % 4 == 3 {
@@ -255,7 +255,7 @@ fn graph(seed: u64) -> TfliteModel {
     if d.is(9) || dims.len() == 2 {
         x = first[0];
     } else {
-        // The first draw stood for a model of one dense layer alone.
+        // The first draw selected a model of one dense layer only.
         d.model.operators.clear();
         x = d.convolution(x, false);
     }
@@ -289,7 +289,7 @@ fn graph(seed: u64) -> TfliteModel {
     d.model
 }
 
-/// A line or a picture that is taken to parts and put together again.
+/// A sequence or image that is split and concatenated again.
 fn parts(mut d: Draw) -> TfliteModel {
     let dims = match d.from(0, 2) {
         0 => vec![1, d.from(2, 40)],
@@ -305,7 +305,7 @@ fn parts(mut d: Draw) -> TfliteModel {
             _ => d.function(x),
         };
     }
-    // What is not read must not come last.
+    // An unread result must not come last.
     x = d.function(x);
     d.model.outputs = vec![x];
     d.model
@@ -346,7 +346,7 @@ fn two_hundred_random_graphs_give_the_interpreters_bits() {
             "graph {seed}: {:?}",
             graph.operators.iter().map(|o| o.op).collect::<Vec<_>>()
         );
-        // The chip's own reading of the model agrees, too.
+        // The chip model's reference evaluation agrees, too.
         assert_eq!(model.evaluate(&input[..values]), expected[..expected.len() / batch], "graph {seed}");
         ops.extend(graph.operators.iter().map(|o| o.op));
     }
@@ -376,7 +376,10 @@ fn what_has_no_form_here_is_told_with_the_operator_and_a_way_out() {
         let y = d.tensor(&[1, 4, 4, 3]);
         d.push(TfliteOperator::new(TfliteOp::Maximum, [0, 0], [y]))
     });
-    assert!(e.contains("MAXIMUM has no form") && e.contains("operator 0") && e.contains("recurrent"), "{e}");
+    assert!(
+        e.contains("MAXIMUM is not supported") && e.contains("operator 0") && e.contains("recurrent"),
+        "{e}"
+    );
     let e = told(&|d| {
         d.model.tensors[0].ty.dtype = DType::F32;
         d.convolution(0, false)

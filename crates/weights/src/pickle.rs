@@ -1,13 +1,13 @@
-//! Pickles without Python: a machine that knows how tensors, dictionaries, lists, tuples, numbers and texts are made,
-//! and nothing else. Nothing is ever imported or called; a name that is not on the list is an error.
+//! Safe pickle reader: supports only tensors, dictionaries, lists, tuples, numbers and strings. Nothing is imported or
+//! called; a global that is not on the allowlist is an error.
 //!
-//! Memory: each byte of the pickle makes at most one value of a fixed size, so no more than 64 times its length.
+//! Each byte of the pickle creates at most one fixed-size value, so memory is at most 64 times its length.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// A value that a pickle made.
+/// A value in a pickle.
 #[derive(Clone, Debug)]
 pub(crate) enum PickleValue {
     None,
@@ -15,17 +15,17 @@ pub(crate) enum PickleValue {
     Int(i64),
     Float,
     Text(Arc<str>),
-    /// A tuple, list or dictionary, by its place in [`Pickle::objects`].
+    /// A tuple, list or dictionary, by index in [`Pickle::objects`].
     Object(usize),
-    /// A class or function of the list of known ones.
+    /// An allowed class or function.
     Global(PickleGlobal),
     Storage(Arc<TorchStorage>),
     Tensor(Arc<TorchTensor>),
-    /// Something that holds no tensors and is not looked at: an element type, a device.
+    /// A value without tensors that is ignored: an element type, a device.
     Other,
 }
 
-/// What a value of several parts holds.
+/// Contents of a container.
 #[derive(Debug)]
 pub(crate) enum PickleObject {
     Tuple(Vec<PickleValue>),
@@ -33,7 +33,7 @@ pub(crate) enum PickleObject {
     Dict(Vec<(PickleValue, PickleValue)>),
 }
 
-/// Names that a pickle may refer to.
+/// Allowed globals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum PickleGlobal {
     OrderedDict,
@@ -41,12 +41,12 @@ pub(crate) enum PickleGlobal {
     RebuildParameter,
     Size,
     Device,
-    /// A storage of elements of this safetensors type.
+    /// A storage class, by safetensors element type.
     Storage(&'static str),
     DType,
 }
 
-/// Elements that lie in another file of the archive.
+/// Elements in another file of the archive.
 #[derive(Debug)]
 pub(crate) struct TorchStorage {
     pub key: String,
@@ -63,7 +63,7 @@ pub(crate) struct TorchTensor {
     pub strides: Vec<usize>,
 }
 
-/// What a pickle made: its root and all that this refers to.
+/// A decoded pickle: its root and all objects.
 #[derive(Debug)]
 pub(crate) struct Pickle {
     pub root: PickleValue,
@@ -106,19 +106,17 @@ fn known(module: &str, name: &str) -> Result<PickleGlobal> {
         _ => None,
     };
     found.ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("the file wants `{module}.{name}` of Python"))
-            .because("only tensors, dictionaries, lists, numbers and texts are read: nothing in a file is executed")
-            .hint("save the weights alone: torch.save(model.state_dict(), \"weights.pt\")")
+        Error::new(ErrorKind::Data, format!("the pickle requires the Python object `{module}.{name}`"))
+            .because("only tensors, dictionaries, lists, numbers and strings are read: nothing in a file is executed")
+            .hint("save only the weights: torch.save(model.state_dict(), \"weights.pt\")")
     })
 }
 
-/// Dimensions of a tensor, at most.
+/// Maximum rank of a tensor.
 const RANK: usize = 16;
 
 pub(crate) fn wrong(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "this is no readable pickle")
-        .because(why)
-        .hint("get the file again, or save it anew")
+    Error::new(ErrorKind::Data, "cannot read the pickle").because(why).hint("download or save the file again")
 }
 
 enum StackItem {
@@ -137,7 +135,7 @@ struct PickleMachine<'a> {
 /// Runs a pickle to its end.
 ///
 /// # Errors
-/// When it is damaged, or refers to anything but what tensors are made of (names it).
+/// If it is damaged, or refers to a global that tensors do not need (names it).
 pub(crate) fn read(bytes: &[u8]) -> Result<Pickle> {
     let mut machine =
         PickleMachine { bytes, at: 0, stack: Vec::new(), memo: HashMap::new(), objects: Vec::new() };
@@ -177,7 +175,7 @@ impl<'a> PickleMachine<'a> {
     fn pop(&mut self) -> Result<PickleValue> {
         match self.stack.pop() {
             Some(StackItem::Value(value)) => Ok(value),
-            _ => Err(wrong("it takes a value where there is none")),
+            _ => Err(wrong("it pops from an empty stack")),
         }
     }
 
@@ -193,7 +191,7 @@ impl<'a> PickleMachine<'a> {
             match self.stack.pop() {
                 Some(StackItem::Value(value)) => values.push(value),
                 Some(StackItem::Mark) => break,
-                None => return Err(wrong("it takes values up to a mark that is not there")),
+                None => return Err(wrong("it pops to a missing mark")),
             }
         }
         values.reverse();
@@ -212,7 +210,7 @@ impl<'a> PickleMachine<'a> {
 
     fn line(&mut self) -> Result<String> {
         let rest = &self.bytes[self.at..];
-        let end = rest.iter().position(|&b| b == b'\n').ok_or_else(|| wrong("a name does not end"))?;
+        let end = rest.iter().position(|&b| b == b'\n').ok_or_else(|| wrong("a name is not terminated"))?;
         self.at += end + 1;
         Ok(String::from_utf8_lossy(&rest[..end]).into_owned())
     }
@@ -252,12 +250,12 @@ impl<'a> PickleMachine<'a> {
             0x93 => {
                 let names = self.pop_n(2)?;
                 let [PickleValue::Text(module), PickleValue::Text(name)] = &names[..] else {
-                    return Err(wrong("a name is no text"));
+                    return Err(wrong("a name is not UTF-8"));
                 };
                 self.push(PickleValue::Global(known(module, name)?))?;
             }
             b'R' => self.reduce()?,
-            // The attributes of an OrderedDict: versions of modules.
+            // Attributes of an OrderedDict: module versions.
             b'b' => drop(self.pop()?),
             b'Q' => self.persistent()?,
             _ => self.literal(op)?,
@@ -306,7 +304,7 @@ impl<'a> PickleMachine<'a> {
                 let length = self.length(8)?;
                 self.text(length)
             }
-            _ => Err(wrong(format!("its instruction {op:#04x} is not one that weights need"))),
+            _ => Err(wrong(format!("unsupported opcode {op:#04x}"))),
         }
     }
 
@@ -315,7 +313,7 @@ impl<'a> PickleMachine<'a> {
             b'h' | b'j' => {
                 let key = self.number(if op == b'h' { 1 } else { 4 })?;
                 let value = self.memo.get(&key).cloned();
-                self.push(value.ok_or_else(|| wrong(format!("it takes value {key}, which was never kept")))?)
+                self.push(value.ok_or_else(|| wrong(format!("memo entry {key} does not exist")))?)
             }
             _ => {
                 let key = match op {
@@ -325,14 +323,14 @@ impl<'a> PickleMachine<'a> {
                 };
                 match self.stack.last() {
                     Some(StackItem::Value(value)) => drop(self.memo.insert(key, value.clone())),
-                    _ => return Err(wrong("it keeps a value where there is none")),
+                    _ => return Err(wrong("it memoizes from an empty stack")),
                 }
                 Ok(())
             }
         }
     }
 
-    /// Puts values into the list or dictionary below them.
+    /// Appends values to the list or dictionary below them.
     fn fill(&mut self, op: u8) -> Result<()> {
         let values = match op {
             b'a' => self.pop_n(1)?,
@@ -340,7 +338,7 @@ impl<'a> PickleMachine<'a> {
             _ => self.pop_to_mark()?,
         };
         let Some(StackItem::Value(PickleValue::Object(at))) = self.stack.last() else {
-            return Err(wrong("it fills what is no list or dictionary"));
+            return Err(wrong("it appends to a value that is not a list or dictionary"));
         };
         match &mut self.objects[*at] {
             PickleObject::List(list) if matches!(op, b'a' | b'e') => list.extend(values),
@@ -350,7 +348,7 @@ impl<'a> PickleMachine<'a> {
                     dict.push((key, value));
                 }
             }
-            _ => return Err(wrong("it fills what is no list or dictionary")),
+            _ => return Err(wrong("it appends to a value that is not a list or dictionary")),
         }
         Ok(())
     }
@@ -359,29 +357,29 @@ impl<'a> PickleMachine<'a> {
         match value {
             PickleValue::Object(at) => match &self.objects[*at] {
                 PickleObject::Tuple(values) | PickleObject::List(values) => Ok(values),
-                PickleObject::Dict(_) => Err(wrong("a dictionary stands where a tuple must")),
+                PickleObject::Dict(_) => Err(wrong("expected a tuple, got a dictionary")),
             },
-            _ => Err(wrong("a tuple is missing")),
+            _ => Err(wrong("expected a tuple")),
         }
     }
 
     fn sizes(&self, value: &PickleValue) -> Result<Vec<usize>> {
         let size = |v: &PickleValue| match v {
             PickleValue::Int(n) => usize::try_from(*n).map_err(|_| wrong("a size is negative")),
-            _ => Err(wrong("a size is no number")),
+            _ => Err(wrong("a size is not a number")),
         };
         let values = self.tuple(value)?;
         if values.len() > RANK {
-            return Err(wrong(format!("a tensor of {} dimensions", values.len())));
+            return Err(wrong(format!("a tensor has {} dimensions", values.len())));
         }
         values.iter().map(size).collect()
     }
 
-    /// A call: only of what makes tensors and dictionaries.
+    /// Executes REDUCE, only for functions that create tensors and dictionaries.
     fn reduce(&mut self) -> Result<()> {
         let arguments = self.pop()?;
         let PickleValue::Global(function) = self.pop()? else {
-            return Err(wrong("it calls what is no function"));
+            return Err(wrong("it calls a value that is not a function"));
         };
         let arguments: Vec<PickleValue> = self.tuple(&arguments)?.iter().take(8).cloned().collect();
         match function {
@@ -390,12 +388,12 @@ impl<'a> PickleMachine<'a> {
                 let [PickleValue::Storage(storage), PickleValue::Int(offset), shape, strides, ..] =
                     &arguments[..]
                 else {
-                    return Err(wrong("a tensor is not made of a storage, an offset, sizes and strides"));
+                    return Err(wrong("a tensor requires a storage, an offset, sizes and strides"));
                 };
                 let (shape, strides) = (self.sizes(shape)?, self.sizes(strides)?);
                 let offset = usize::try_from(*offset).map_err(|_| wrong("an offset is negative"))?;
                 if shape.len() != strides.len() {
-                    return Err(wrong("a tensor has not as many strides as sizes"));
+                    return Err(wrong("a tensor has different numbers of strides and sizes"));
                 }
                 let storage = storage.clone();
                 self.push(PickleValue::Tensor(Arc::new(TorchTensor { storage, offset, shape, strides })))
@@ -409,11 +407,13 @@ impl<'a> PickleMachine<'a> {
                 self.push(value.ok_or_else(|| wrong("a size has no value"))?)
             }
             PickleGlobal::Device => self.push(PickleValue::Other),
-            PickleGlobal::Storage(_) | PickleGlobal::DType => Err(wrong("it calls what is no function")),
+            PickleGlobal::Storage(_) | PickleGlobal::DType => {
+                Err(wrong("it calls a value that is not a function"))
+            }
         }
     }
 
-    /// `("storage", class, key, device, elements)`.
+    /// Resolves a persistent id: `("storage", class, key, device, elements)`.
     fn persistent(&mut self) -> Result<()> {
         let id = self.pop()?;
         let id = self.tuple(&id)?;
@@ -425,7 +425,7 @@ impl<'a> PickleMachine<'a> {
             PickleValue::Int(n),
         ] = id
         else {
-            return Err(wrong("it refers to something outside that is no storage of elements"));
+            return Err(wrong("a persistent id is not a storage"));
         };
         let elements = usize::try_from(*n).ok().filter(|_| &**kind == "storage");
         let elements = elements.ok_or_else(|| wrong("a storage has a negative size"))?;
@@ -434,11 +434,11 @@ impl<'a> PickleMachine<'a> {
     }
 }
 
-/// PyTorch's class of storages of an element type.
+/// Returns PyTorch's storage class for an element type.
 pub(crate) fn storage_class(dtype: systole_ir::DType) -> Result<&'static str> {
     let class = crate::arrays::dtype_name(dtype).and_then(|name| STORAGES.iter().find(|s| s.1 == name));
     class.map(|s| s.0).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("PyTorch's files hold no {}", dtype.name()))
+        Error::new(ErrorKind::Config, format!("PyTorch files cannot contain {}", dtype.name()))
             .hint("convert the array to f32 first")
     })
 }

@@ -1,33 +1,34 @@
-//! Which array of theirs becomes which weight of ours, and how its elements lie: rules that hold in both directions.
+//! Maps weights between external files and models: which array is which weight, and the layout changes (transposes,
+//! reshapes, gate order) in both directions.
 
 use std::collections::{BTreeSet, HashMap};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::Model;
 
-/// One change of an array on its way from theirs to ours.
+/// A layout change of an array from the external file to the model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum LayoutStep {
     Transpose(Vec<usize>),
     Reshape(Vec<usize>),
-    /// Blocks of the first dimension in this order.
+    /// Permutes blocks of the first dimension.
     Gates(Vec<usize>),
-    /// Part of the first dimension: from, count.
+    /// Selects part of the first dimension: start, count.
     Rows(usize, usize),
-    /// Part of the last dimension: from, count.
+    /// Selects part of the last dimension: start, count.
     Columns(usize, usize),
 }
 
-/// An array of theirs as (a part of) a weight of ours.
+/// An external array that provides a weight or part of it.
 #[derive(Clone, Debug)]
 pub(crate) struct WeightPart {
     pub theirs: String,
     pub shape: Vec<usize>,
     pub steps: Vec<LayoutStep>,
-    /// The first element of ours that it gives.
+    /// First element of the weight that it provides.
     pub at: usize,
-    /// Whether it is added to what an earlier part gave.
+    /// Whether it is added to an earlier part.
     pub adds: bool,
-    /// Whether zeros stand for it where it is absent.
+    /// Whether zeros replace it if it is absent.
     pub optional: bool,
 }
 
@@ -47,7 +48,7 @@ impl WeightPart {
         WeightPart { optional: true, ..self }
     }
 
-    /// For each element in our order, its place in theirs; `None` where the order is the same.
+    /// Returns the external index of each element in the weight's order; `None` if the order is the same.
     fn places(&self) -> Option<Vec<u32>> {
         if self.steps.iter().all(|s| matches!(s, LayoutStep::Reshape(_))) {
             return None;
@@ -64,7 +65,7 @@ impl WeightPart {
         let told = |step: &LayoutStep| match step {
             LayoutStep::Transpose(order) if order.len() == 2 => "transposed".to_string(),
             LayoutStep::Transpose(order) => format!("transposed {order:?}"),
-            LayoutStep::Reshape(dims) => format!("as {dims:?}"),
+            LayoutStep::Reshape(dims) => format!("reshaped to {dims:?}"),
             LayoutStep::Gates(order) => format!("gates {order:?}"),
             LayoutStep::Rows(from, n) => format!("rows {from}..{}", from + n),
             LayoutStep::Columns(from, n) => format!("columns {from}..{}", from + n),
@@ -120,7 +121,7 @@ fn transposed(x: &[u32], shape: &[usize], order: &[usize]) -> (Vec<u32>, Vec<usi
     (out, dims)
 }
 
-/// A weight of ours and what it is made of.
+/// A weight of the model and the external arrays it is made of.
 #[derive(Clone, Debug)]
 pub(crate) struct WeightRule {
     pub ours: String,
@@ -129,7 +130,7 @@ pub(crate) struct WeightRule {
 }
 
 impl WeightRule {
-    /// From one array.
+    /// Creates a rule for a single array.
     pub(crate) fn of(ours: &str, shape: &[usize], part: WeightPart) -> WeightRule {
         WeightRule { ours: ours.into(), shape: shape.to_vec(), parts: vec![part] }
     }
@@ -145,7 +146,7 @@ impl WeightRule {
             how.extend(part.told());
         }
         if self.parts.iter().all(|p| p.optional && !theirs.contains_key(p.theirs.as_str())) {
-            how = vec!["absent there: zeros".into()];
+            how = vec!["missing in the file: zeros".into()];
         }
         ImportRow {
             theirs: names.join(" + "),
@@ -157,43 +158,43 @@ impl WeightRule {
     }
 }
 
-/// A file that was made, and how.
+/// An exported file with its mapping.
 pub struct ExportedFile {
-    /// The file.
+    /// File contents.
     pub bytes: Vec<u8>,
-    /// Each weight of ours and what it is called there.
+    /// Each weight and its name in the file.
     pub rows: Vec<ImportRow>,
-    /// How names were chosen, and what else is to be known.
+    /// Notes on how names were chosen, and warnings.
     pub notes: Vec<String>,
 }
 
-/// A line of the table that is shown: an array of theirs, a weight of ours.
+/// Line of the displayed mapping: an external array and a weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportRow {
-    /// Their name, or several joined by ` + `.
+    /// External name, or several joined by ` + `.
     pub theirs: String,
-    /// Our path.
+    /// Weight path in the model.
     pub ours: String,
-    /// The shape there.
+    /// Shape in the file.
     pub from: Vec<usize>,
-    /// The shape here.
+    /// Shape in the model.
     pub to: Vec<usize>,
-    /// What was done on the way; empty where nothing was.
+    /// Layout changes; empty if none.
     pub how: String,
 }
 
-/// What an import did.
+/// Result of an import.
 #[derive(Clone, Debug, Default)]
 pub struct ImportReport {
-    /// Each weight of ours.
+    /// Imported weights.
     pub rows: Vec<ImportRow>,
-    /// Arrays of theirs that nothing here takes.
+    /// Arrays in the file that match no weight.
     pub left_over: Vec<String>,
-    /// How names were matched, and what else is to be known.
+    /// Notes on how names were matched, and warnings.
     pub notes: Vec<String>,
 }
 
-/// At most so many lines of what is wrong.
+/// Maximum number of listed problems.
 const SHOWN: usize = 6;
 
 fn listed(all: &[String]) -> String {
@@ -205,7 +206,7 @@ fn listed(all: &[String]) -> String {
 /// Fills a model's weights by rules.
 ///
 /// # Errors
-/// When shapes differ (names both), arrays are missing, or some are left over and that is not allowed.
+/// If shapes differ (names both), arrays are missing, or unmatched arrays are left without `partial`.
 pub(crate) fn fill(
     model: &mut Model,
     rules: &[WeightRule],
@@ -220,7 +221,7 @@ pub(crate) fn fill(
         match by_name.get(part.theirs.as_str()) {
             Some(value) if value.shape().dims() != part.shape => {
                 let is = value.shape().dims();
-                wrong.push(format!("{} is {is:?}, the model needs {:?}", part.theirs, part.shape));
+                wrong.push(format!("{} has shape {is:?}, expected {:?}", part.theirs, part.shape));
             }
             None if !part.optional => missing.push(format!("{} {:?}", part.theirs, part.shape)),
             _ => {}
@@ -236,10 +237,8 @@ pub(crate) fn fill(
     let covered: BTreeSet<&str> = rules.iter().map(|r| r.ours.as_str()).collect();
     let ours = model.weights();
     if let Some((path, _)) = ours.iter().find(|(path, _)| !covered.contains(path)) {
-        let what = format!("nothing in the file is known to be weight {path}");
-        return Err(
-            Error::new(ErrorKind::Data, what).hint("name the model that the weights are of with --model")
-        );
+        let what = format!("cannot find weight {path} in the file");
+        return Err(Error::new(ErrorKind::Data, what).hint("pass the matching model with --model"));
     }
     let rows = rules.iter().map(|rule| rule.row(&by_name)).collect();
     Ok(ImportReport { rows, left_over, notes: Vec::new() })
@@ -247,27 +246,26 @@ pub(crate) fn fill(
 
 fn check(wrong: &[String], missing: &[String], left_over: &[String], partial: bool) -> Result<()> {
     let error = |what: String| Err(Error::new(ErrorKind::Data, what));
-    let hint = "name the model that these weights are of with --model: a preset, a TOML file or a model file";
+    let hint = "pass the matching model with --model: a preset, a TOML file or a model file";
     if !wrong.is_empty() {
-        let what = format!("the weights are not those of this model: {}", listed(wrong));
+        let what = format!("the weights do not match the model: {}", listed(wrong));
         return error(what).map_err(|e: Error| e.hint(hint));
     }
     if !missing.is_empty() {
         let mut what = format!("the file lacks {}", listed(missing));
         if !left_over.is_empty() {
-            what = format!("{what}. It has besides: {}", listed(left_over));
+            what = format!("{what}. It has unmatched arrays: {}", listed(left_over));
         }
         return error(what).map_err(|e: Error| e.hint(hint));
     }
     if !left_over.is_empty() && !partial {
-        let what = format!("the model has no place for {}", listed(left_over));
-        return error(what)
-            .map_err(|e: Error| e.hint("--partial leaves them out; else name another --model"));
+        let what = format!("arrays without a matching weight in the model: {}", listed(left_over));
+        return error(what).map_err(|e: Error| e.hint("pass --partial to ignore them, or another --model"));
     }
     Ok(())
 }
 
-/// A weight of ours from arrays of theirs.
+/// Builds a weight from external arrays.
 fn made(rule: &WeightRule, theirs: &HashMap<&str, &Literal>) -> Result<Literal> {
     let count: usize = rule.shape.iter().product();
     let mut out = vec![0f32; count];
@@ -286,14 +284,15 @@ fn made(rule: &WeightRule, theirs: &HashMap<&str, &Literal>) -> Result<Literal> 
 }
 
 fn misfit(rule: &WeightRule, part: &WeightPart) -> Error {
-    let what = format!("{} {:?} does not make {} {:?}", part.theirs, part.shape, rule.ours, rule.shape);
-    Error::new(ErrorKind::Data, what).hint("name the model that these weights are of with --model")
+    let what =
+        format!("{} {:?} cannot be converted to {} {:?}", part.theirs, part.shape, rule.ours, rule.shape);
+    Error::new(ErrorKind::Data, what).hint("pass the matching model with --model")
 }
 
-/// Arrays by name, in a file's order.
+/// Arrays by name, in file order.
 pub(crate) type NamedArrays = Vec<(String, Literal)>;
 
-/// Arrays of theirs from a model's weights, in the order of the rules, with what was done.
+/// Returns external arrays from a model's weights, in rule order, with their layout changes.
 pub(crate) fn taken(model: &Model, rules: &[WeightRule]) -> Result<(NamedArrays, Vec<ImportRow>)> {
     let mut order: Vec<String> = Vec::new();
     let mut arrays: HashMap<String, (Vec<usize>, Vec<f32>)> = HashMap::new();

@@ -1,5 +1,5 @@
-//! Files that PyTorch, transformers, Keras and h5py wrote, read into models that compute what theirs do; and written
-//! again. How the files came about: `fixtures/weights`.
+//! Tests with weight files of PyTorch, transformers, Keras and h5py: imported models compute the same, and exports
+//! round-trip. For the origin of the files see `fixtures/weights`.
 
 use std::path::{Path, PathBuf};
 use systole_data::Dataset;
@@ -18,7 +18,7 @@ fn open(name: &str) -> WeightSource {
     WeightSource::open(&fixture(name)).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// `x` and `y` of a case.
+/// Returns `x` and `y` of a case.
 fn expected(of: &str, case: &str) -> (Literal, Literal) {
     let all = open(&format!("{of}_expected.safetensors"));
     let array = |part: &str| {
@@ -28,12 +28,12 @@ fn expected(of: &str, case: &str) -> (Literal, Literal) {
     (array("x"), array("y"))
 }
 
-/// What one sample of `x` is.
+/// Returns the type of one sample of `x`.
 fn sample(x: &Literal) -> TensorType {
     TensorType::new(x.dtype(), &x.shape().dims()[1..])
 }
 
-/// Fails where the model's answers differ by more than 1e-5 of the greatest value.
+/// Asserts that the model's outputs differ by at most 1e-5 of the largest value.
 #[track_caller]
 fn computes(model: &mut Model, x: &Literal, y: &Literal) {
     systole_runtime::register(systole_cpu::provider());
@@ -49,7 +49,7 @@ fn same(found: &Literal, expected: &Literal) {
     assert!(most <= 1e-5 * scale, "differs by {most:e} at values up to {scale:e}");
 }
 
-/// The model that a file describes, filled, and with its answers checked.
+/// Returns the model that a file describes, filled and checked.
 #[track_caller]
 fn told(of: &str, file: &str, case: &str) -> Model {
     let source = open(file);
@@ -63,19 +63,19 @@ fn told(of: &str, file: &str, case: &str) -> Model {
     model
 }
 
-/// A model of layers filled by the order of a state_dict.
+/// Returns a model of layers, filled in the order of a state_dict.
 #[track_caller]
 fn by_order(layers: impl IntoIterator<Item = LayerSpec>, file: &str) -> Model {
     let (x, y) = expected("torch", file);
     let mut model = Model::sequential(layers);
     model.build(&[sample(&x)]).unwrap();
     let report = open(file).fill(&mut model, false).unwrap_or_else(|e| panic!("{e}"));
-    assert!(report.notes[0].contains("order of the layers"), "{:?}", report.notes);
+    assert!(report.notes[0].contains("layer order"), "{:?}", report.notes);
     computes(&mut model, &x, &y);
     model
 }
 
-/// Writes a model, reads what was written into a fresh one, and compares all weights.
+/// Exports a model, imports it into a fresh one, and compares all weights.
 #[track_caller]
 fn survives(model: &Model, format: WeightFormat, name: &str) {
     let bytes = export(model, format, Path::new(name)).unwrap_or_else(|e| panic!("{e}")).bytes;
@@ -134,7 +134,7 @@ fn folders_of_hugging_face_are_known_by_their_names() {
     assert!(refused.contains("which Keras does not have"), "{refused}");
 }
 
-/// The model of a folder, filled, and with its answers to all its inputs checked.
+/// Returns the model of a directory, filled and checked.
 #[track_caller]
 fn encoder(folder: &str) -> Model {
     let source = open(folder);
@@ -213,7 +213,7 @@ fn our_resnet18_takes_transformers_weights() {
     computes(&mut ours, &array("resnet_basic/image"), &array("resnet_basic/y"));
 }
 
-/// Files of the first years say gamma and beta, and hold the heads that the model was trained with.
+/// Early files name weights gamma and beta, and contain pretraining heads.
 #[test]
 fn berts_of_the_first_years_are_read_without_their_heads() {
     let model = encoder("bert");
@@ -234,12 +234,12 @@ fn berts_of_the_first_years_are_read_without_their_heads() {
     let inputs = model.architecture().inputs.iter().map(|i| i.ty.clone().unwrap());
     other.build(&inputs.collect::<Vec<_>>()).unwrap();
     let report = source.fill(&mut other, false).unwrap_or_else(|e| panic!("{e}"));
-    assert!(report.notes.iter().any(|n| n.contains("left out: cls.predictions.bias")), "{:?}", report.notes);
+    assert!(report.notes.iter().any(|n| n.contains("ignored: cls.predictions.bias")), "{:?}", report.notes);
     let path = "embeddings_layer_norm/gamma";
     assert_eq!(other.weight(path).unwrap(), model.weight(path).unwrap());
 }
 
-/// A safetensors file of arrays of f32.
+/// Returns a safetensors file of f32 arrays.
 fn written(arrays: &[(&str, &Literal)]) -> Vec<u8> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, value) in arrays {
@@ -254,7 +254,7 @@ fn written(arrays: &[(&str, &Literal)]) -> Vec<u8> {
 
 #[test]
 fn models_of_ones_own_are_filled_by_order() {
-    // Half floats, strides, names of a wrapper, beside an optimizer's state.
+    // f16, strides, wrapper prefixes, next to an optimizer's state.
     let model = by_order(mixed(), "mixed.pt");
     survives(&model, WeightFormat::Torch, "again.pt");
     survives(&model, WeightFormat::Keras, "again.weights.h5");
@@ -273,7 +273,7 @@ fn models_of_keras_bring_their_layers() {
     survives(&model, WeightFormat::Keras, "again.keras");
 }
 
-/// The chains within Keras's ConvNeXt are layers of the model itself here, its sums of tensors are layers.
+/// Chains within Keras's ConvNeXt become layers of the model, and its tensor sums become layers.
 #[test]
 fn applications_of_keras_bring_their_layers_and_fill_ours() {
     let cases = [
@@ -308,7 +308,7 @@ fn weights_of_keras_alone_need_a_model() {
     let source = WeightSource::from_bytes("cnn.weights.h5", weights).unwrap();
     assert!(source.architecture().unwrap().is_none());
     let (x, y) = expected("keras", "cnn");
-    // Of another session, where the names are others.
+    // From another session, with other names.
     let layers = told("keras", "cnn.keras", "cnn").architecture().clone();
     let mut renamed = layers.clone();
     renamed.nodes.iter_mut().for_each(|n| n.name = format!("{}_7", n.name));
@@ -347,9 +347,12 @@ fn what_does_not_fit_is_named_with_both_shapes() {
     let mut narrow = mixed();
     narrow[0] = conv2d(6, 3).padding("same");
     let e = fill(narrow, "mixed.pt", &[6, 6, 2]);
-    assert!(e.contains("0.weight is [3, 2, 3, 3], the model needs [6, 2, 3, 3]"), "{e}");
+    assert!(e.contains("0.weight has shape [3, 2, 3, 3], expected [6, 2, 3, 3]"), "{e}");
     let e = fill(mixed()[..6].to_vec(), "mixed.pt", &[6, 6, 2]);
-    assert!(e.contains("no place for 6.weight; 6.bias") && e.contains("--partial"), "{e}");
+    assert!(
+        e.contains("without a matching weight in the model: 6.weight; 6.bias") && e.contains("--partial"),
+        "{e}"
+    );
     let mut more = mixed();
     more.push(dense(2));
     let e = fill(more, "mixed.pt", &[6, 6, 2]);
@@ -365,7 +368,7 @@ fn nothing_but_tensors_is_made_of_a_pickle() {
 #[test]
 fn layers_that_are_not_there_are_named() {
     let zip = std::fs::read(fixture("cnn.keras")).unwrap();
-    // Of the same length, so that only the checksum is wrong; it is found first.
+    // Of the same length, so that only the checksum is wrong; it is checked first.
     let at = zip.windows(7).position(|w| w == b"Flatten").unwrap();
     let mut other = zip.clone();
     other[at..at + 7].copy_from_slice(b"Flattem");
@@ -386,12 +389,12 @@ fn damaged_files_are_errors_and_never_a_panic() {
         "keras_expected.safetensors",
     ] {
         let whole = std::fs::read(fixture(file)).unwrap();
-        // A cut archive is searched for its directory each time: fewer cuts where that is long.
+        // A truncated archive is searched for its directory each time: fewer cuts for long ones.
         let step = if whole.len() > 20_000 { 13 * 16 } else { 13 };
         for cut in (0..whole.len()).step_by(step) {
             assert!(WeightSource::from_bytes(file, whole[..cut].to_vec()).is_err(), "{file} cut at {cut}");
         }
-        // Bytes replaced: what stands under a checksum is found, elsewhere any answer but a panic is right.
+        // Replaced bytes: damage under a checksum is detected; elsewhere anything but a panic is right.
         for at in (0..whole.len()).step_by(197) {
             for byte in [0, 0xff, whole[at] ^ 1] {
                 let mut bad = whole.clone();

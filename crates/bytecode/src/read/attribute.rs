@@ -1,4 +1,4 @@
-//! Types and attributes: those of MLIR itself and of VHLO, as StableHLO has them.
+//! Reads types and attributes of MLIR's builtin dialect and VHLO in their StableHLO form.
 
 use super::reader::{BytecodeReader, MAX_DEPTH, unknown};
 use crate::byte_io::{ByteReader, wrong};
@@ -8,24 +8,24 @@ use systole_mlir::syntax::{
     Attribute, DenseElements, ElementData, MlirType, NamedAttributes, RankedTensorType,
 };
 
-/// What one type, and what one attribute takes beside the lists and texts in it.
+/// Memory charged for a type or attribute in addition to its lists and strings.
 const TYPE_BYTES: usize = size_of::<MlirType>() + 48;
 const ATTRIBUTE_BYTES: usize = size_of::<(String, Attribute)>() + 48;
 
 /// Types.
 impl<'a> BytecodeReader<'a> {
-    /// The type whose number comes next.
+    /// Reads the number of a type and returns the type.
     pub(super) fn ty(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<MlirType> {
         let n = bytes.number()?;
         self.type_of(n, bytes.at, depth)
     }
 
-    /// A type by number.
+    /// Returns a type by number.
     pub(super) fn type_of(&self, n: u64, at: usize, depth: usize) -> Result<MlirType> {
         let entry = Self::entry(&self.file.types, n, "type", at)?;
         let mut bytes = entry.bytes;
         if depth == MAX_DEPTH {
-            return Err(bytes.wrong(format!("types nested deeper than {MAX_DEPTH}")));
+            return Err(bytes.wrong(format!("types are nested deeper than {MAX_DEPTH}")));
         }
         self.charge(TYPE_BYTES)?;
         match (entry.dialect, entry.custom) {
@@ -36,7 +36,7 @@ impl<'a> BytecodeReader<'a> {
                 self.charge(text.len() * 16)?;
                 systole_mlir::text::parse_type(text).map_err(|e| e.at(format!("byte {at}")))
             }
-            (dialect, _) => Err(unknown(format!("types of the dialect {dialect} are not read"), at)),
+            (dialect, _) => Err(unknown(format!("unsupported types of dialect {dialect}"), at)),
         }
     }
 
@@ -70,7 +70,7 @@ impl<'a> BytecodeReader<'a> {
                 self.ranked(bytes, Some(encoding), depth)
             }
             15 => Ok(MlirType::Tuple(self.types(bytes, depth)?)),
-            code => Err(unknown(format!("type {code} of MLIR is not read"), bytes.at)),
+            code => Err(unknown(format!("unsupported builtin type {code}"), bytes.at)),
         }
     }
 
@@ -100,15 +100,15 @@ impl<'a> BytecodeReader<'a> {
                 let all = MlirType::Tuple(self.types(bytes, depth)?).to_string();
                 Ok(MlirType::Other(all.replacen("tuple", "!stablehlo.future", 1)))
             }
-            code => Err(unknown(format!("type {code} of VHLO is not read"), bytes.at)),
+            code => Err(unknown(format!("unsupported VHLO type {code}"), bytes.at)),
         }
     }
 
-    /// Sizes and the type of the elements.
+    /// Reads dimension sizes and the element type.
     fn ranked(&self, bytes: &mut ByteReader<'a>, encoding: Option<String>, depth: usize) -> Result<MlirType> {
         let dims = bytes.list(|b| match b.signed()? {
             i64::MIN => Ok(None),
-            n => u64::try_from(n).map(Some).map_err(|_| b.wrong(format!("a size of {n}"))),
+            n => u64::try_from(n).map(Some).map_err(|_| b.wrong(format!("invalid dimension size {n}"))),
         })?;
         let element = self.ty(bytes, depth)?.to_string();
         self.charge(dims.len() * size_of::<Option<u64>>() + 2 * element.len())?;
@@ -118,11 +118,11 @@ impl<'a> BytecodeReader<'a> {
     fn encoding(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<String> {
         match self.attribute(bytes, depth)? {
             Attribute::Other(name, text) => Ok(format!("#{name}<{text}>")),
-            _ => Err(unknown("the encoding of a tensor's type is not known", bytes.at)),
+            _ => Err(unknown("unsupported encoding of a tensor type", bytes.at)),
         }
     }
 
-    /// `!quant.uniform<i8:f32, 34.0:16>`, `!quant.uniform<i8:f32:0, {34.0:16, 2.0}>`
+    /// Reads `!quant.uniform<i8:f32, 34.0:16>`, `!quant.uniform<i8:f32:0, {34.0:16, 2.0}>`
     fn quantized(&self, bytes: &mut ByteReader<'a>, per_axis: bool, depth: usize) -> Result<MlirType> {
         let signed = bytes.number()? & 1 == 1;
         let (storage, expressed) = (self.ty(bytes, depth)?.to_string(), self.ty(bytes, depth)?);
@@ -147,7 +147,7 @@ impl<'a> BytecodeReader<'a> {
     }
 }
 
-/// `storage<min:max>:expressed, scales`: the range stands there where it is not the storage's own.
+/// Formats `storage<min:max>:expressed, scales`; the range appears only if it differs from the storage type's.
 fn quantized_text(storage: &str, signed: bool, range: (i64, i64), expressed: &str, scales: &str) -> String {
     let bits: u32 =
         storage.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(8).clamp(1, 32);
@@ -160,7 +160,7 @@ fn quantized_text(storage: &str, signed: bool, range: (i64, i64), expressed: &st
     format!("!quant.uniform<{sign}{bits}{range}:{expressed}, {scales}>")
 }
 
-/// A number as MLIR writes floats.
+/// Formats a number like MLIR prints floats.
 pub(super) fn float_text(x: impl std::fmt::Debug) -> String {
     let shortest = format!("{x:?}");
     match shortest.split_once('e') {
@@ -171,18 +171,18 @@ pub(super) fn float_text(x: impl std::fmt::Debug) -> String {
 
 /// Attributes.
 impl<'a> BytecodeReader<'a> {
-    /// The attribute whose number comes next.
+    /// Reads the number of an attribute and returns the attribute.
     pub(super) fn attribute(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
         let n = bytes.number()?;
         self.attribute_of(n, bytes.at, depth)
     }
 
-    /// An attribute by number.
+    /// Returns an attribute by number.
     pub(super) fn attribute_of(&self, n: u64, at: usize, depth: usize) -> Result<Attribute> {
         let entry = Self::entry(&self.file.attributes, n, "attribute", at)?;
         let mut bytes = entry.bytes;
         if depth == MAX_DEPTH {
-            return Err(bytes.wrong(format!("attributes nested deeper than {MAX_DEPTH}")));
+            return Err(bytes.wrong(format!("attributes are nested deeper than {MAX_DEPTH}")));
         }
         self.charge(ATTRIBUTE_BYTES)?;
         match (entry.dialect, entry.custom) {
@@ -194,7 +194,7 @@ impl<'a> BytecodeReader<'a> {
                 self.charge(text.len() * 64)?;
                 systole_mlir::text::parse_attribute(text).map_err(|e| e.at(format!("byte {at}")))
             }
-            (dialect, _) => Err(unknown(format!("attributes of the dialect {dialect} are not read"), at)),
+            (dialect, _) => Err(unknown(format!("unsupported attributes of dialect {dialect}"), at)),
         }
     }
 
@@ -202,11 +202,11 @@ impl<'a> BytecodeReader<'a> {
         bytes.list(|b| self.attribute(b, depth))
     }
 
-    /// `{…}`; what is in it keeps the types of its numbers.
+    /// Reads `{…}`; values keep their integer types.
     pub(super) fn dictionary(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<NamedAttributes> {
         bytes.list(|b| {
             let Attribute::String(name) = self.attribute(b, depth)? else {
-                return Err(b.wrong("an attribute's name that is no string"));
+                return Err(b.wrong("an attribute name must be a string"));
             };
             Ok((name, self.attribute(b, depth)?))
         })
@@ -219,7 +219,7 @@ impl<'a> BytecodeReader<'a> {
             2 | 3 => Ok(Attribute::String(self.text(bytes)?)),
             4 => match self.attribute(bytes, depth)? {
                 Attribute::String(name) => Ok(Attribute::Symbol(name)),
-                _ => Err(bytes.wrong("a reference without a name")),
+                _ => Err(bytes.wrong("a symbol reference has no name")),
             },
             6 => Ok(Attribute::Type(self.ty(bytes, depth)?)),
             7 => Ok(Attribute::Unit),
@@ -227,14 +227,15 @@ impl<'a> BytecodeReader<'a> {
             9 => self.float(bytes, depth),
             16 => {
                 let ty = self.ty(bytes, depth)?;
-                let n = bytes.count().map_err(|_| bytes.wrong("no such resource"))?;
-                let (name, _) = *self.file.resources.get(n).ok_or_else(|| bytes.wrong("no such resource"))?;
+                let n = bytes.count().map_err(|_| bytes.wrong("a resource does not exist"))?;
+                let (name, _) =
+                    *self.file.resources.get(n).ok_or_else(|| bytes.wrong("a resource does not exist"))?;
                 self.charge(name.len())?;
                 Ok(Attribute::Dense(DenseElements { ty, elements: ElementData::Resource(name.into()) }))
             }
             17 => self.array(bytes, depth),
             18 => self.dense(bytes, depth),
-            code => Err(unknown(format!("attribute {code} of MLIR is not read"), bytes.at)),
+            code => Err(unknown(format!("unsupported builtin attribute {code}"), bytes.at)),
         }
     }
 
@@ -243,7 +244,7 @@ impl<'a> BytecodeReader<'a> {
         if let Some((_, kind, words)) = WORDS.iter().find(|(c, ..)| *c == code) {
             let n = bytes.number()?;
             let word = usize::try_from(n).ok().and_then(|n| words.split_ascii_whitespace().nth(n));
-            let word = word.ok_or_else(|| bytes.wrong(format!("{n} is no {kind}")))?;
+            let word = word.ok_or_else(|| bytes.wrong(format!("invalid value {n} of {kind}")))?;
             return Ok(match code {
                 19 => Attribute::Other(format!("stablehlo.{kind}"), word.into()),
                 _ => Attribute::Keyword((*kind).into(), word.into()),
@@ -272,11 +273,11 @@ impl<'a> BytecodeReader<'a> {
             21 => {
                 Ok(Attribute::Other("sub_axis".into(), format!("({}){}", bytes.signed()?, bytes.signed()?)))
             }
-            code => Err(unknown(format!("attribute {code} of VHLO is not read"), bytes.at)),
+            code => Err(unknown(format!("unsupported VHLO attribute {code}"), bytes.at)),
         }
     }
 
-    /// The fields of a structure.
+    /// Reads the fields of a struct attribute.
     fn fields(
         &self,
         fields: &[(&str, FieldEncoding)],
@@ -315,10 +316,10 @@ impl<'a> BytecodeReader<'a> {
         Ok(all)
     }
 
-    /// A type of numbers and a number of it: bits, in a byte where they fit.
+    /// Reads a number type and a number of it; numbers that fit are stored in one byte.
     fn bits(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<(String, u32, u64)> {
         let ty = self.ty(bytes, depth)?.to_string();
-        let width = width(&ty).ok_or_else(|| bytes.wrong(format!("a number of type {ty}")))?;
+        let width = width(&ty).ok_or_else(|| bytes.wrong(format!("expected a number type, got {ty}")))?;
         let bits = if width <= 8 { bytes.byte()?.into() } else { bytes.signed()? as u64 };
         Ok((ty, width, bits & u64::MAX >> (64 - width)))
     }
@@ -357,7 +358,7 @@ impl<'a> BytecodeReader<'a> {
         let blob = bytes.blob()?;
         let width = width(&ty)
             .filter(|_| ty.starts_with('i'))
-            .ok_or_else(|| blob.wrong(format!("an array of {ty}")))?;
+            .ok_or_else(|| blob.wrong(format!("invalid array of {ty}")))?;
         self.charge(blob.len() * ATTRIBUTE_BYTES)?;
         let all = blob.all().chunks_exact(width.div_ceil(8) as usize).map(|chunk| match ty.as_str() {
             "i1" => Attribute::Bool(chunk.first() == Some(&1)),
@@ -366,19 +367,21 @@ impl<'a> BytecodeReader<'a> {
         Ok(Attribute::Array(ty.clone(), all.collect()))
     }
 
-    /// Elements as bytes: one element where all are one; those of i1 are packed.
+    /// Reads elements as bytes: one element for a splat; i1 is bit-packed.
     fn dense(&self, bytes: &mut ByteReader<'a>, depth: usize) -> Result<Attribute> {
         let ty = self.ty(bytes, depth)?;
         let blob = bytes.blob()?.all();
-        let MlirType::Tensor(ranked) = &ty else { return Err(bytes.wrong(format!("elements of {ty}"))) };
+        let MlirType::Tensor(ranked) = &ty else {
+            return Err(bytes.wrong(format!("invalid elements of type {ty}")));
+        };
         let count = ranked.dims.iter().try_fold(1u64, |n, d| n.checked_mul((*d)?));
-        let count = count.ok_or_else(|| bytes.wrong(format!("elements of {ty}")))?;
+        let count = count.ok_or_else(|| bytes.wrong(format!("invalid elements of type {ty}")))?;
         self.charge(blob.len() * 2)?;
         let elements = match (ranked.element.as_str(), blob) {
             (_, []) => ElementData::None,
             ("i1", [0xFF]) => ElementData::Splat(vec!["true".into()]),
             ("i1", [0]) if count > 1 => ElementData::Splat(vec!["false".into()]),
-            // An old writer gave each a byte.
+            // An old writer used one byte per i1.
             ("i1", all) if all.len() as u64 == count && count > 1 => {
                 let bit = |chunk: &[u8]| chunk.iter().rev().fold(0, |bits, b| bits << 1 | (b & 1));
                 ElementData::Bytes(all.chunks(8).map(bit).collect())
@@ -389,20 +392,20 @@ impl<'a> BytecodeReader<'a> {
     }
 }
 
-/// Bits of a number of a type.
+/// Returns the number of bits of a number type.
 pub(crate) fn width(ty: &str) -> Option<u32> {
     let known = TYPES.iter().find(|(_, name, ..)| *name == ty).map(|(_, _, bits, _)| *bits);
     let other = || ty.trim_start_matches(['s', 'u']).strip_prefix('i')?.parse().ok();
     known.or_else(other).filter(|bits| (1..=64).contains(bits))
 }
 
-/// A little-endian number with its sign.
+/// Decodes a little-endian signed integer.
 pub(super) fn little(bytes: &[u8]) -> i64 {
     let sign = bytes.last().is_some_and(|b| b & 0x80 != 0);
     bytes.iter().rev().fold(if sign { -1 } else { 0 }, |n, b| n << 8 | i64::from(*b))
 }
 
-/// An error about an attribute of an op.
+/// Returns an error about an op's attribute.
 pub(super) fn bad(at: usize, op: &str, name: &str) -> systole_base::Error {
-    wrong(at, format!("the attribute `{name}` of {op} is not as it must be"))
+    wrong(at, format!("invalid attribute `{name}` of {op}"))
 }

@@ -1,4 +1,4 @@
-//! Modules, functions, regions and ops.
+//! Reads the module, functions, regions and ops of MLIR bytecode.
 
 use super::raise::plain;
 use super::reader::{BytecodeReader, MAX_DEPTH, unknown};
@@ -11,7 +11,7 @@ use systole_mlir::syntax::{
     SourceSpan, take,
 };
 
-/// What the bits of an op's mask say is there.
+/// Bits of an op's presence mask.
 mod part {
     pub(super) const ATTRIBUTES: u8 = 1;
     pub(super) const RESULTS: u8 = 2;
@@ -22,7 +22,7 @@ mod part {
     pub(super) const PROPERTIES: u8 = 64;
 }
 
-/// What an op takes beside its lists.
+/// Memory charged for an op in addition to its lists.
 const OPERATION_BYTES: usize = size_of::<Operation>() + 64;
 
 /// Reads the module of a file.
@@ -37,11 +37,11 @@ pub(super) fn module(reader: &BytecodeReader<'_>) -> Result<MlirModule> {
     let mut bytes = reader.file.ir;
     let (count, arguments) = bytes.flagged()?;
     if count != 1 || arguments {
-        return Err(bytes.wrong("it does not hold one module"));
+        return Err(bytes.wrong("expected a single module"));
     }
     let found = walk.operation(&mut bytes, Enclosing::File, 0)?;
     match found {
-        Some(op) => Err(unknown(format!("{} stands where a module is expected", op.name), bytes.at)),
+        Some(op) => Err(unknown(format!("expected a module, got {}", op.name), bytes.at)),
         None => {
             let named = reader.file.resources.iter();
             for (name, blob) in named {
@@ -53,7 +53,7 @@ pub(super) fn module(reader: &BytecodeReader<'_>) -> Result<MlirModule> {
     }
 }
 
-/// Where an op stands.
+/// What encloses an op.
 #[derive(Clone, Copy, PartialEq)]
 enum Enclosing {
     File,
@@ -62,31 +62,31 @@ enum Enclosing {
     Op,
 }
 
-/// Values by number from the start of a region that sees nothing outside of it.
+/// Values by number from the start of an isolated region.
 #[derive(Default)]
 struct ValueScope {
-    /// The value that each number is, once it is there.
+    /// Value for each number, once defined.
     values: Vec<Option<FunctionValue>>,
-    /// The next number of each open region.
+    /// Next number of each open region.
     next: Vec<usize>,
 }
 
-/// What reads a module's ops.
+/// Reads the ops of a module.
 struct OpReader<'r, 'a> {
     reader: &'r BytecodeReader<'a>,
     module: MlirModule,
-    /// Types of the values of the function that is being read.
+    /// Types of the values of the current function.
     values: Vec<MlirType>,
     scopes: Vec<ValueScope>,
-    /// Names of the arguments of the block that was read last.
+    /// Argument names of the block that was read last.
     names: Vec<String>,
 }
 
 /// An op before its regions.
 struct OpHeader {
-    /// With its dialect and version: `vhlo.add_v1`.
+    /// Name with dialect and version: `vhlo.add_v1`.
     name: String,
-    /// Its own attributes, by the names of VHLO, and all others.
+    /// The op's own attributes by VHLO name, and all others.
     own: NamedAttributes,
     others: NamedAttributes,
     results: Vec<MlirType>,
@@ -95,7 +95,7 @@ struct OpHeader {
 }
 
 impl<'a> OpReader<'_, 'a> {
-    /// One op; `None`: it is part of the module, and stands there now, or it computes nothing.
+    /// Reads an op; `None` if it was added to the module or computes nothing.
     fn operation(
         &mut self,
         bytes: &mut ByteReader<'a>,
@@ -114,7 +114,7 @@ impl<'a> OpReader<'_, 'a> {
                 return Ok(None);
             }
             (Enclosing::Module, "sdy.mesh") => {
-                self.mesh(head.own).ok_or_else(|| wrong(place, "a mesh without a name or axes"))?;
+                self.mesh(head.own).ok_or_else(|| wrong(place, "a mesh has no name or no axes"))?;
                 return Ok(None);
             }
             (Enclosing::Module, "vhlo.func_v1") => {
@@ -123,20 +123,20 @@ impl<'a> OpReader<'_, 'a> {
                 return Ok(None);
             }
             (Enclosing::Function | Enclosing::Op, "builtin.unrealized_conversion_cast") => {
-                // Types of VHLO and those of MLIR are the same ones here.
+                // VHLO types and builtin types are represented alike.
                 let operands = self.operands(&head)?;
                 if operands.len() != head.results.len() {
-                    return Err(wrong(place, "a cast of some values to more or fewer"));
+                    return Err(wrong(place, "a cast has different numbers of operands and results"));
                 }
                 operands.into_iter().try_for_each(|value| self.number(value, place))?;
                 return Ok(None);
             }
             (Enclosing::Function | Enclosing::Op, _) => {}
-            (_, name) => return Err(unknown(format!("{name} is not read in a module"), place)),
+            (_, name) => return Err(unknown(format!("unsupported op {name} in a module"), place)),
         }
         let operands = self.operands(&head)?;
         let name = full_name(&head.name, within)
-            .ok_or_else(|| unknown(format!("{} is not known", head.name), place))?;
+            .ok_or_else(|| unknown(format!("unsupported op {}", head.name), place))?;
         let mut results = Vec::new();
         for ty in head.results {
             results.push(self.define(ty, place)?);
@@ -153,14 +153,14 @@ impl<'a> OpReader<'_, 'a> {
         Ok(Some(Operation { name, operands, results, attributes, regions, place }))
     }
 
-    /// What stands before the regions of an op, and its mask.
+    /// Reads an op up to its regions, and its mask.
     fn head(&mut self, bytes: &mut ByteReader<'a>) -> Result<(OpHeader, u8)> {
         let place = bytes.at;
         let n = bytes.number()?;
         let (dialect, name, known) = *usize::try_from(n)
             .ok()
             .and_then(|n| self.reader.file.ops.get(n))
-            .ok_or_else(|| wrong(place, format!("there is no op {n}")))?;
+            .ok_or_else(|| wrong(place, format!("op name {n} does not exist")))?;
         let mask = bytes.byte()?;
         bytes.number()?;
         let name = format!("{dialect}.{name}");
@@ -168,14 +168,17 @@ impl<'a> OpReader<'_, 'a> {
         let mut all = NamedAttributes::new();
         if has(part::ATTRIBUTES) {
             let Attribute::Dictionary(entries) = self.reader.attribute(bytes, 0)? else {
-                return Err(wrong(place, "attributes that are no dictionary"));
+                return Err(wrong(place, "an op's attributes must be a dictionary"));
             };
             all = entries;
         }
         let mut own = match has(part::PROPERTIES) {
             true if known => self.properties(&name, bytes)?,
             true => {
-                return Err(unknown(format!("{name}, which its writer did not know, is not read"), place));
+                return Err(unknown(
+                    format!("unsupported op {name}, which was unregistered in the writer"),
+                    place,
+                ));
             }
             false => NamedAttributes::new(),
         };
@@ -191,7 +194,7 @@ impl<'a> OpReader<'_, 'a> {
         let operands = if has(part::OPERANDS) { bytes.list(ByteReader::number)? } else { Vec::new() };
         self.reader.charge(8 * (operands.len() + results.len()))?;
         if has(part::SUCCESSORS) {
-            return Err(unknown(format!("{name}: branches between blocks are not read"), place));
+            return Err(unknown(format!("{name}: branches between blocks are not supported"), place));
         }
         if has(part::USES) {
             orders(bytes, results.len())?;
@@ -199,12 +202,12 @@ impl<'a> OpReader<'_, 'a> {
         Ok((OpHeader { name, own, others: all, results, operands, place }, mask))
     }
 
-    /// An op's own attributes: their numbers in the order of their names.
+    /// Reads an op's properties: attribute numbers in order of their names.
     fn properties(&self, name: &str, bytes: &mut ByteReader<'a>) -> Result<NamedAttributes> {
         let n = bytes.number()?;
         let found = usize::try_from(n).ok().and_then(|n| self.reader.file.properties.get(n)).copied();
-        let mut given = found.ok_or_else(|| bytes.wrong(format!("there are no properties {n}")))?;
-        let names = own_names(name).ok_or_else(|| unknown(format!("{name} is not known"), bytes.at))?;
+        let mut given = found.ok_or_else(|| bytes.wrong(format!("properties {n} do not exist")))?;
+        let names = own_names(name).ok_or_else(|| unknown(format!("unsupported op {name}"), bytes.at))?;
         let mut own = NamedAttributes::new();
         for name in names {
             match name.strip_prefix('?') {
@@ -227,12 +230,12 @@ impl<'a> OpReader<'_, 'a> {
         let values = head.operands.iter().map(|n| {
             let found = one(n);
             found
-                .ok_or_else(|| wrong(head.place, format!("{} uses a value that is not there yet", head.name)))
+                .ok_or_else(|| wrong(head.place, format!("{} uses a value before its definition", head.name)))
         });
         values.collect()
     }
 
-    /// A new value.
+    /// Adds a value.
     fn define(&mut self, ty: MlirType, place: usize) -> Result<FunctionValue> {
         let value = self.values.len();
         self.values.push(ty);
@@ -240,7 +243,7 @@ impl<'a> OpReader<'_, 'a> {
         Ok(value)
     }
 
-    /// Gives a value the next number.
+    /// Assigns the next number to a value.
     fn number(&mut self, value: FunctionValue, place: usize) -> Result<()> {
         let slot = self.scopes.last_mut().and_then(|scope| {
             let next = scope.next.last_mut()?;
@@ -248,7 +251,7 @@ impl<'a> OpReader<'_, 'a> {
             *next += 1;
             Some(slot)
         });
-        *slot.ok_or_else(|| wrong(place, "more values than the region promised"))? = Some(value);
+        *slot.ok_or_else(|| wrong(place, "the region has more values than it declares"))? = Some(value);
         Ok(())
     }
 
@@ -271,7 +274,7 @@ impl<'a> OpReader<'_, 'a> {
         self.values.clear();
         let mut body = self.regions(bytes, regions, Enclosing::Function, depth)?;
         if body.len() > 1 {
-            return Err(wrong(head.place, "a function with several bodies"));
+            return Err(wrong(head.place, "a function has more than one body"));
         }
         let names = std::mem::take(&mut self.names);
         let (body, values) = (body.pop().unwrap_or_default(), std::mem::take(&mut self.values));
@@ -283,12 +286,12 @@ impl<'a> OpReader<'_, 'a> {
         };
         if !function.body.operations.is_empty() && function.body.arguments.len() != function.parameters.len()
         {
-            return Err(wrong(head.place, format!("@{} has other arguments than its type", function.name)));
+            return Err(wrong(head.place, format!("arguments of @{} do not match its type", function.name)));
         }
         Ok(function)
     }
 
-    /// The regions of an op.
+    /// Reads the regions of an op.
     fn regions(
         &mut self,
         bytes: &mut ByteReader<'a>,
@@ -297,7 +300,7 @@ impl<'a> OpReader<'_, 'a> {
         depth: usize,
     ) -> Result<Vec<MlirRegion>> {
         if depth == MAX_DEPTH && count > 0 {
-            return Err(bytes.wrong(format!("regions nested deeper than {MAX_DEPTH}")));
+            return Err(bytes.wrong(format!("regions are nested deeper than {MAX_DEPTH}")));
         }
         let mut regions = Vec::new();
         let mut part;
@@ -305,7 +308,7 @@ impl<'a> OpReader<'_, 'a> {
             true => {
                 let (id, content) = bytes.section()?;
                 if id != section::IR {
-                    return Err(content.wrong(format!("section {id} stands where a region is expected")));
+                    return Err(content.wrong(format!("expected a region, got section {id}")));
                 }
                 part = content;
                 &mut part
@@ -331,7 +334,10 @@ impl<'a> OpReader<'_, 'a> {
             return Ok(MlirRegion::default());
         }
         if blocks > 1 {
-            return Err(unknown("a second block: branches between blocks are not read", bytes.at));
+            return Err(unknown(
+                "the region has a second block: branches between blocks are not supported",
+                bytes.at,
+            ));
         }
         let count = bytes.count()?;
         self.reader.charge(count * size_of::<Option<FunctionValue>>())?;
@@ -373,7 +379,7 @@ impl<'a> OpReader<'_, 'a> {
         Ok(values)
     }
 
-    /// The name that a location gives.
+    /// Reads the name in a location.
     fn name(&self, bytes: &mut ByteReader<'a>) -> Result<String> {
         let n = bytes.number()?;
         let entry = BytecodeReader::entry(&self.reader.file.attributes, n, "attribute", bytes.at)?;
@@ -383,12 +389,12 @@ impl<'a> OpReader<'_, 'a> {
         }
         match self.reader.attribute(&mut location, 0)? {
             Attribute::String(name) => Ok(name),
-            _ => Err(location.wrong("a location whose name is no string")),
+            _ => Err(location.wrong("a location's name must be a string")),
         }
     }
 }
 
-/// Skips in which order values are used.
+/// Skips the order of uses.
 fn orders(bytes: &mut ByteReader<'_>, values: usize) -> Result<()> {
     let count = if values > 1 { bytes.count()? } else { 1 };
     for _ in 0..count {
@@ -403,13 +409,13 @@ fn orders(bytes: &mut ByteReader<'_>, values: usize) -> Result<()> {
     Ok(())
 }
 
-/// `add_v1` as `add` and 1.
+/// Splits `add_v1` into `add` and 1.
 fn versioned(name: &str) -> Option<(&str, u16)> {
     let (name, version) = name.rsplit_once("_v")?;
     Some((name, version.parse().ok()?))
 }
 
-/// Names of the attributes that an op has of its own, in the order in which they are written.
+/// Returns the names of an op's own attributes, in the order in which they are written.
 fn own_names(name: &str) -> Option<Vec<&'static str>> {
     if let Some((name, version)) = name.strip_prefix("vhlo.").and_then(versioned) {
         let row = versions(name).find(|row| row.version == version)?;
@@ -419,7 +425,7 @@ fn own_names(name: &str) -> Option<Vec<&'static str>> {
     Some(names.split_ascii_whitespace().collect())
 }
 
-/// The name of an op in StableHLO's text.
+/// Returns the op's name in StableHLO text.
 fn full_name(name: &str, within: Enclosing) -> Option<String> {
     let Some(op) = name.strip_prefix("vhlo.") else {
         return OTHERS.iter().any(|(known, _)| *known == name).then(|| name.to_owned());

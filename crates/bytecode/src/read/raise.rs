@@ -1,4 +1,4 @@
-//! Attributes of VHLO → those of StableHLO: defaults left out, fields gathered, tensors as arrays.
+//! Raises VHLO attributes to StableHLO attributes: drops defaults, collects struct fields, converts tensors to arrays.
 
 use super::attribute::{bad, little};
 use super::reader::BytecodeReader;
@@ -7,7 +7,7 @@ use systole_base::Result;
 use systole_mlir::syntax::{Attribute, DenseElements, ElementData, MlirType, NamedAttributes, find, take};
 
 impl BytecodeReader<'_> {
-    /// The attributes of an op as StableHLO names and writes them, in the order of their names.
+    /// Returns an op's attributes with their StableHLO names and forms, in order of name.
     pub(super) fn raise(&self, op: &str, mut from: NamedAttributes, at: usize) -> Result<NamedAttributes> {
         let both_empty = |all: &NamedAttributes| {
             let is_empty =
@@ -60,7 +60,7 @@ impl BytecodeReader<'_> {
         Ok(to)
     }
 
-    /// An attribute that stands otherwise in StableHLO; `None`: it is not of its kind.
+    /// Converts an attribute that StableHLO writes differently; `None` if it does not have the expected kind.
     fn special(&self, name: &str, value: Attribute) -> Option<Attribute> {
         let symbol = |value| match value {
             Attribute::String(name) | Attribute::Symbol(name) => Some(Attribute::Symbol(name)),
@@ -90,7 +90,7 @@ impl BytecodeReader<'_> {
         }
     }
 
-    /// A field of an attribute that is gathered from several.
+    /// Converts a field of a struct attribute.
     fn field(&self, value: Attribute) -> Option<Attribute> {
         match value {
             Attribute::Dense(dense) => Some(Attribute::List(self.ints(&dense)?)),
@@ -98,7 +98,7 @@ impl BytecodeReader<'_> {
         }
     }
 
-    /// The whole numbers of a tensor of one dimension.
+    /// Returns the integers of a one-dimensional tensor.
     fn ints(&self, dense: &DenseElements) -> Option<Vec<Attribute>> {
         let count = count(dense)?;
         let numbers: Vec<i64> = match &dense.elements {
@@ -111,7 +111,7 @@ impl BytecodeReader<'_> {
         Some(numbers.into_iter().map(|n| Attribute::Int(n.into())).collect())
     }
 
-    /// How often one element stands for itself: few attributes have many dimensions.
+    /// Returns the repeat count of a splat; attributes with many dimensions are rejected.
     fn fill(&self, count: usize) -> Option<usize> {
         self.charge(count.checked_mul(size_of::<Attribute>())?).ok()?;
         Some(count)
@@ -144,7 +144,7 @@ impl BytecodeReader<'_> {
     }
 }
 
-/// Numbers without their types, but in dictionaries, whose readers may ask for them.
+/// Drops the types of integers, except in dictionaries, whose readers may need them.
 pub(super) fn plain(value: Attribute) -> Attribute {
     let all =
         |fields: NamedAttributes| fields.into_iter().map(|(name, value)| (name, plain(value))).collect();
@@ -163,14 +163,14 @@ fn is_none_type(value: &Attribute) -> bool {
     matches!(value, Attribute::Type(MlirType::Scalar(name)) if name == "none")
 }
 
-/// The number of a tensor's elements.
+/// Returns the number of elements of a tensor.
 fn count(dense: &DenseElements) -> Option<usize> {
     let MlirType::Tensor(ranked) = &dense.ty else { return None };
     let count = ranked.dims.iter().try_fold(1u64, |n, d| n.checked_mul((*d)?))?;
     usize::try_from(count).ok()
 }
 
-/// The flags of a tensor of one dimension; they are few.
+/// Returns the bools of a small one-dimensional tensor.
 fn bools(dense: &DenseElements) -> Option<Vec<Attribute>> {
     let n = count(dense).filter(|n| *n <= 64)?;
     match &dense.elements {
@@ -184,7 +184,7 @@ fn bools(dense: &DenseElements) -> Option<Vec<Attribute>> {
     }
 }
 
-/// Whether an attribute says what would hold without it.
+/// Whether an attribute equals its default.
 pub(crate) fn is_default(value: &Attribute, default: VhloDefault) -> bool {
     let splat = |n: i64| match value {
         Attribute::Dense(DenseElements { elements: ElementData::Bytes(bytes), .. }) => {

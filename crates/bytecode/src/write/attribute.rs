@@ -1,4 +1,4 @@
-//! Types and attributes in the encodings of VHLO, of MLIR itself and of Shardy.
+//! Writes types and attributes in the encodings of VHLO, MLIR's builtin dialect and Shardy.
 
 use super::elements::{bits_of, bytes, of_ints};
 use super::writer::{MAX_DEPTH, ModuleWriter, refused};
@@ -10,12 +10,12 @@ use systole_mlir::syntax::{
     Attribute, DenseElements, MlirType, NamedAttributes, OPEN, RankedTensorType, find,
 };
 
-/// Whose types and attributes are written.
+/// Dialect whose types and attributes are written.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum TargetDialect {
-    /// StableHLO's.
+    /// VHLO, StableHLO's versioned dialect.
     Vhlo,
-    /// MLIR's.
+    /// MLIR's builtin dialect.
     Builtin,
 }
 use TargetDialect::{Builtin, Vhlo};
@@ -29,17 +29,17 @@ impl TargetDialect {
     }
 }
 
-/// Codes of the types with parameters: StableHLO's and MLIR's.
+/// Returns the code of a parametric type in VHLO or the builtin dialect.
 fn code(dialect: TargetDialect, vhlo: u64, builtin: u64) -> ByteSink {
     ByteSink::of([code_of(dialect, vhlo, builtin)])
 }
 
 /// Types.
 impl ModuleWriter<'_> {
-    /// The number of a type.
+    /// Returns the number of a type.
     pub(super) fn ty(&mut self, ty: &MlirType, dialect: TargetDialect, depth: usize) -> Result<u64> {
         if depth == MAX_DEPTH {
-            return Err(refused(format!("types nested deeper than {MAX_DEPTH}")));
+            return Err(refused(format!("types are nested deeper than {MAX_DEPTH}")));
         }
         let out = match ty {
             MlirType::Tensor(ranked) => self.ranked(ranked, dialect, depth)?,
@@ -93,7 +93,7 @@ impl ModuleWriter<'_> {
         Ok(out)
     }
 
-    /// `#stablehlo.bounds<16, ?>`, `#stablehlo.type_extensions<bounds = [16, ?]>`
+    /// Writes `#stablehlo.bounds<16, ?>`, `#stablehlo.type_extensions<bounds = [16, ?]>`
     fn bounds(&mut self, text: &str) -> Result<u64> {
         let inner =
             text.strip_prefix("#stablehlo.").and_then(|rest| rest.split_once('<')).map(|(_, inner)| inner);
@@ -101,14 +101,13 @@ impl ModuleWriter<'_> {
             inner.map(|inner| inner.trim_start_matches("bounds = ").trim_matches(['[', ']', '>']).split(','));
         let one = |item: &str| if item.trim() == "?" { Some(i64::MIN) } else { item.trim().parse().ok() };
         let bounds = items.and_then(|items| items.map(one).collect::<Option<Vec<i64>>>());
-        let bounds =
-            bounds.ok_or_else(|| refused(format!("the encoding {text} of a type is not written")))?;
+        let bounds = bounds.ok_or_else(|| refused(format!("cannot write type encoding {text}")))?;
         let mut out = ByteSink::of([18]);
         out.signeds(&bounds);
         Ok(self.tables.attribute("vhlo", out))
     }
 
-    /// A type by its name.
+    /// Writes a type given by name.
     fn named(&mut self, name: &str, dialect: TargetDialect, depth: usize) -> Result<u64> {
         if let Some(part) = name.strip_prefix("complex<").and_then(|rest| rest.strip_suffix('>')) {
             let part = self.named(part, dialect, depth)?;
@@ -124,7 +123,7 @@ impl ModuleWriter<'_> {
     fn vhlo_named(&mut self, name: &str, depth: usize) -> Result<u64> {
         let mut out = ByteSink::default();
         if let Some((code, _, _, since)) = TYPES.iter().find(|(_, n, ..)| *n == name) {
-            self.since(*since, &format!("the type {name}"))?;
+            self.since(*since, &format!("type {name}"))?;
             out.number(*code);
             return Ok(self.tables.ty("vhlo", out));
         }
@@ -132,7 +131,7 @@ impl ModuleWriter<'_> {
         if name.starts_with("memref<")
             && let Some(MlirType::Tensor(ranked)) = of_text("memref", "tensor")
         {
-            self.since((1, 13), "the type memref")?;
+            self.since((1, 13), "type memref")?;
             out.number(41);
             let dims: Vec<i64> = ranked.dims.iter().map(|d| d.map_or(i64::MIN, |d| d as i64)).collect();
             out.signeds(&dims);
@@ -142,15 +141,14 @@ impl ModuleWriter<'_> {
         if name.starts_with("!stablehlo.future<")
             && let Some(MlirType::Tuple(all)) = of_text("!stablehlo.future", "tuple")
         {
-            self.since((1, 15), "the type !stablehlo.future")?;
+            self.since((1, 15), "type !stablehlo.future")?;
             out.number(42);
             self.types(&all, Vhlo, depth + 1, &mut out)?;
             return Ok(self.tables.ty("vhlo", out));
         }
         let quantized = name.strip_prefix("!quant.uniform<").and_then(|rest| rest.strip_suffix('>'));
-        let parts = quantized
-            .and_then(quantization)
-            .ok_or_else(|| refused(format!("the type {name} is not written")))?;
+        let parts =
+            quantized.and_then(quantization).ok_or_else(|| refused(format!("cannot write type {name}")))?;
         self.quantized(parts, depth)
     }
 
@@ -172,7 +170,7 @@ impl ModuleWriter<'_> {
                 out.signed(*zero);
                 range(&mut out);
             }
-            _ => return Err(refused("a quantized type with several scales and no axis")),
+            _ => return Err(refused("a quantized type has several scales but no axis")),
         }
         Ok(self.tables.ty("vhlo", out))
     }
@@ -199,18 +197,18 @@ impl ModuleWriter<'_> {
     }
 }
 
-/// A quantized type.
+/// Parts of a quantized type.
 struct QuantizedTypeFields<'a> {
     signed: bool,
     storage: String,
     range: (i64, i64),
     expressed: &'a str,
     axis: Option<u64>,
-    /// Scale and zero point, of each slice where there is an axis.
+    /// Scale and zero point; one pair per slice if there is an axis.
     scales: Vec<(f64, i64)>,
 }
 
-/// `i8<-127:127>:f32:0, {34.0:16, 2.0}`
+/// Parses `i8<-127:127>:f32:0, {34.0:16, 2.0}`.
 fn quantization(text: &str) -> Option<QuantizedTypeFields<'_>> {
     let (types, scales) = text.split_once(',')?;
     let (storage, rest) = match types.split_once('<') {
@@ -236,13 +234,13 @@ fn quantization(text: &str) -> Option<QuantizedTypeFields<'_>> {
         Some((scale.parse().ok()?, zero.trim().parse().ok()?))
     };
     let scales = scales.trim().trim_matches(['{', '}']).split(',').map(scale).collect::<Option<_>>()?;
-    // The dialect has signless storage for both.
+    // The dialect uses signless storage for both.
     Some(QuantizedTypeFields { signed, storage: format!("i{bits}"), range, expressed, axis, scales })
 }
 
 /// Attributes.
 impl ModuleWriter<'_> {
-    /// The number of an attribute.
+    /// Returns the number of an attribute.
     pub(super) fn attribute(
         &mut self,
         value: &Attribute,
@@ -250,7 +248,7 @@ impl ModuleWriter<'_> {
         depth: usize,
     ) -> Result<u64> {
         if depth == MAX_DEPTH {
-            return Err(refused(format!("attributes nested deeper than {MAX_DEPTH}")));
+            return Err(refused(format!("attributes are nested deeper than {MAX_DEPTH}")));
         }
         let depth = depth + 1;
         let mut out = ByteSink::default();
@@ -267,7 +265,7 @@ impl ModuleWriter<'_> {
             }
             Attribute::Float(digits, ty) => {
                 let bits =
-                    bits_of(digits, ty).ok_or_else(|| refused(format!("{digits} : {ty} is not written")))?;
+                    bits_of(digits, ty).ok_or_else(|| refused(format!("cannot write {digits} : {ty}")))?;
                 self.number_of(ty, bits, code_of(dialect, 8, 9), dialect, &mut out)?;
             }
             Attribute::String(text) => out.numbers_of([code_of(dialect, 14, 2), self.tables.string(text)]),
@@ -287,15 +285,14 @@ impl ModuleWriter<'_> {
             Attribute::Dense(dense) => self.dense(dense, dialect, depth, &mut out)?,
             Attribute::Type(ty) => out.numbers_of([code_of(dialect, 17, 6), self.ty(ty, dialect, depth)?]),
             Attribute::Other(ty, digits) if width(ty).is_some() => {
-                let n: i128 =
-                    digits.parse().map_err(|_| refused(format!("{digits} : {ty} is not written")))?;
+                let n: i128 = digits.parse().map_err(|_| refused(format!("cannot write {digits} : {ty}")))?;
                 self.number_of(ty, n as u64, code_of(dialect, 9, 8), dialect, &mut out)?;
             }
             Attribute::Other(name, text) if name.starts_with("sdy.") => {
                 return Ok(self.tables.attribute_text("sdy", &format!("#{name}<{text}>")));
             }
             _ if dialect == Vhlo => self.stablehlo(value, depth, &mut out)?,
-            _ => return Err(refused(format!("the attribute {value:?} is not written"))),
+            _ => return Err(refused(format!("cannot write attribute {value:?}"))),
         }
         let dialect = if matches!(value, Attribute::Array(..)) { Vhlo } else { dialect };
         Ok(self.tables.attribute(dialect.name(), out))
@@ -310,7 +307,7 @@ impl ModuleWriter<'_> {
         items.iter().map(|item| self.attribute(item, dialect, depth)).collect()
     }
 
-    /// Names and values in the order of the names, which is MLIR's.
+    /// Writes names and values, sorted by name as in MLIR.
     pub(super) fn entries(
         &mut self,
         entries: &NamedAttributes,
@@ -333,7 +330,7 @@ impl ModuleWriter<'_> {
         Ok(all)
     }
 
-    /// A dictionary of MLIR's, whose values may be StableHLO's.
+    /// Writes a builtin dictionary; its values may be VHLO's.
     pub(super) fn dictionary(&mut self, entries: &NamedAttributes, values: TargetDialect) -> Result<u64> {
         let numbers = self.entries(entries, (Builtin, values), 0)?;
         let mut out = ByteSink::of([1, numbers.len() as u64 / 2]);
@@ -341,7 +338,7 @@ impl ModuleWriter<'_> {
         Ok(self.tables.attribute("builtin", out))
     }
 
-    /// A code, a type, and a number of it in its bits.
+    /// Writes a code, a number type, and a number of it as bits.
     fn number_of(
         &mut self,
         ty: &str,
@@ -351,7 +348,7 @@ impl ModuleWriter<'_> {
         out: &mut ByteSink,
     ) -> Result<()> {
         let ty_number = self.named(ty, dialect, 0)?;
-        let width = width(ty).ok_or_else(|| refused(format!("a number of type {ty}")))?;
+        let width = width(ty).ok_or_else(|| refused(format!("expected a number type, got {ty}")))?;
         let bits = bits & u64::MAX >> (64 - width);
         out.numbers_of([code, ty_number]);
         match width {
@@ -380,9 +377,11 @@ impl ModuleWriter<'_> {
         Ok(())
     }
 
-    /// `array<i32: 1, 2>`, which only MLIR has.
+    /// Writes `array<i32: 1, 2>`, which only the builtin dialect has.
     fn array(&mut self, value: &Attribute, depth: usize) -> Result<u64> {
-        let Attribute::Array(element, items) = value else { return Err(refused("no array")) };
+        let Attribute::Array(element, items) = value else {
+            return Err(refused("expected an array attribute"));
+        };
         let mut raw = Vec::new();
         let size = width(element).unwrap_or(64).div_ceil(8) as usize;
         for item in items {
@@ -390,8 +389,8 @@ impl ModuleWriter<'_> {
                 Attribute::Int(n) => *n as u64,
                 Attribute::Bool(b) => u64::from(*b),
                 Attribute::Float(digits, _) => bits_of(digits, element)
-                    .ok_or_else(|| refused(format!("{digits} in an array of {element}")))?,
-                _ => return Err(refused(format!("an array of {element}"))),
+                    .ok_or_else(|| refused(format!("invalid element {digits} in an array of {element}")))?,
+                _ => return Err(refused(format!("cannot write an array of {element}"))),
             };
             raw.extend(bits.to_le_bytes().iter().take(size));
         }
@@ -406,13 +405,13 @@ fn code_of(dialect: TargetDialect, vhlo: u64, builtin: u64) -> u64 {
     if dialect == Vhlo { vhlo } else { builtin }
 }
 
-/// Attributes that StableHLO alone has, and those of Shardy.
+/// StableHLO and Shardy attributes.
 impl ModuleWriter<'_> {
     fn stablehlo(&mut self, value: &Attribute, depth: usize, out: &mut ByteSink) -> Result<()> {
         match value {
             Attribute::Array(element, items) => {
-                let dense =
-                    of_ints(items, element).ok_or_else(|| refused(format!("an array of {element}")))?;
+                let dense = of_ints(items, element)
+                    .ok_or_else(|| refused(format!("cannot write an array of {element}")))?;
                 self.dense(&dense, Vhlo, depth, out)
             }
             Attribute::Keyword(kind, word) => {
@@ -425,13 +424,14 @@ impl ModuleWriter<'_> {
             Attribute::Other(kind, text) if kind == "sub_axis" => {
                 let parts = text.strip_prefix('(').and_then(|rest| rest.split_once(')'));
                 let parts = parts.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-                let (before, size) = parts.ok_or_else(|| refused(format!("{text} is no part of an axis")))?;
+                let (before, size) =
+                    parts.ok_or_else(|| refused(format!("expected a sub-axis, got {text}")))?;
                 out.number(21);
                 [before, size].into_iter().for_each(|n| out.signed(n));
                 Ok(())
             }
             Attribute::Struct(kind, fields) => self.structure(kind, fields, depth, out),
-            other => Err(refused(format!("the attribute {other:?} is not written"))),
+            other => Err(refused(format!("cannot write attribute {other:?}"))),
         }
     }
 
@@ -439,7 +439,7 @@ impl ModuleWriter<'_> {
         let found = row.and_then(|(code, _, words)| {
             Some((*code, words.split_ascii_whitespace().position(|w| w == word)?))
         });
-        let (code, n) = found.ok_or_else(|| refused(format!("the word {word} is not known")))?;
+        let (code, n) = found.ok_or_else(|| refused(format!("unknown enum value {word}")))?;
         out.numbers_of([code, n as u64]);
         Ok(())
     }
@@ -452,7 +452,7 @@ impl ModuleWriter<'_> {
         out: &mut ByteSink,
     ) -> Result<()> {
         let row = STRUCTURES.iter().find(|(_, name, ..)| *name == kind);
-        let row = row.ok_or_else(|| refused(format!("the attribute {kind} is not written")))?;
+        let row = row.ok_or_else(|| refused(format!("cannot write attribute {kind}")))?;
         let &(code, _, since, fields) = row;
         self.since(since, &format!("`{kind}`"))?;
         out.number(code);
@@ -462,7 +462,7 @@ impl ModuleWriter<'_> {
         };
         for (name, field) in fields {
             let value = find(given, name);
-            let wrong = || refused(format!("`{name}` of {kind} is missing or is not as it must be"));
+            let wrong = || refused(format!("field `{name}` of {kind} is missing or invalid"));
             match (field, value) {
                 (FieldEncoding::Ints, None) => out.signeds(&[]),
                 (FieldEncoding::Ints, Some(Attribute::List(items) | Attribute::Array(_, items))) => {
@@ -489,7 +489,7 @@ impl ModuleWriter<'_> {
         Ok(())
     }
 
-    /// `#sdy.sharding<@mesh, [{"x"}, {}]>`
+    /// Writes `#sdy.sharding<@mesh, [{"x"}, {}]>`
     fn sharding(&mut self, mesh: &str, dims: &[Vec<String>]) -> u64 {
         let dims: Vec<u64> = dims.iter().map(|axes| self.axes(axes)).collect();
         let mut out = ByteSink::of([6, self.symbol(mesh)]);
@@ -498,7 +498,7 @@ impl ModuleWriter<'_> {
         self.tables.attribute("sdy", out)
     }
 
-    /// The axes of a dimension.
+    /// Writes the axes of a dimension.
     fn axes(&mut self, axes: &[String]) -> u64 {
         let mut numbers = Vec::new();
         for axis in axes.iter().filter(|a| *a != OPEN) {
@@ -512,7 +512,7 @@ impl ModuleWriter<'_> {
         self.tables.attribute("sdy", out)
     }
 
-    /// `<["x"=2, "y"=4]>`
+    /// Writes `<["x"=2, "y"=4]>`
     pub(super) fn mesh(&mut self, axes: &[(String, u64)]) -> u64 {
         let mut numbers = Vec::new();
         for (name, size) in axes {
@@ -526,7 +526,7 @@ impl ModuleWriter<'_> {
         self.tables.attribute("sdy", out)
     }
 
-    /// A list of Shardy's: shardings, or names of axes.
+    /// Writes a Shardy list: shardings, or axis names.
     pub(super) fn shardy_list(&mut self, items: &[Attribute]) -> Result<u64> {
         let is_names = items.iter().all(|item| matches!(item, Attribute::String(_)));
         let numbers = self.all(items, Builtin, 0)?;

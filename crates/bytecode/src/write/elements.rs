@@ -1,4 +1,4 @@
-//! Elements of arrays as the bytes of a tensor: one element where all are one, those of i1 packed.
+//! Encodes array elements as tensor bytes: one element for a splat; i1 is bit-packed.
 
 use crate::read::width;
 use systole_base::{DType, Error, ErrorKind, Result, Scalar};
@@ -9,12 +9,14 @@ fn wrong(what: String) -> Error {
     Error::new(ErrorKind::Data, what)
 }
 
-/// The bytes of an array.
+/// Returns the bytes of an array.
 pub(super) fn bytes(dense: &DenseElements, module: &MlirModule) -> Result<Vec<u8>> {
-    let MlirType::Tensor(ranked) = &dense.ty else { return Err(wrong(format!("{} is no array", dense.ty))) };
+    let MlirType::Tensor(ranked) = &dense.ty else {
+        return Err(wrong(format!("expected a tensor type, got {}", dense.ty)));
+    };
     let count = ranked.dims.iter().try_fold(1u64, |n, d| n.checked_mul((*d)?));
     let count = count.and_then(|n| usize::try_from(n).ok());
-    let count = count.ok_or_else(|| wrong(format!("{} has no number of elements", dense.ty)))?;
+    let count = count.ok_or_else(|| wrong(format!("{} has unknown sizes", dense.ty)))?;
     let fits = |n: usize| n == count || n == 1;
     let element = storage(&ranked.element)?;
     let all = match &dense.elements {
@@ -22,25 +24,25 @@ pub(super) fn bytes(dense: &DenseElements, module: &MlirModule) -> Result<Vec<u8
         ElementData::Splat(words) | ElementData::List(_, words) => {
             let parts = if element.complex { 2 } else { 1 };
             if words.len() % parts != 0 || !fits(words.len() / parts) {
-                return Err(wrong(format!("{} elements for {}", words.len(), dense.ty)));
+                return Err(wrong(format!("got {} elements for {}", words.len(), dense.ty)));
             }
             of_words(words, &element)?
         }
         ElementData::Bytes(bytes) => unpacked(bytes, count, &element),
         ElementData::Resource(name) => {
-            let bytes = module.resource(name).ok_or_else(|| wrong(format!("there is no resource {name}")))?;
+            let bytes = module.resource(name).ok_or_else(|| wrong(format!("unknown resource {name}")))?;
             unpacked(bytes, count, &element)
         }
     };
     if count > 0 && !fits(all.len() / element.size()) || all.len() % element.size() != 0 {
-        return Err(wrong(format!("{} bytes for {}", all.len(), dense.ty)));
+        return Err(wrong(format!("got {} bytes for {}", all.len(), dense.ty)));
     }
     Ok(shortest(all, count, &element))
 }
 
-/// How an element lies in memory.
+/// Memory layout of an element.
 struct ElementStorage {
-    /// The type, of complex numbers that of their parts.
+    /// Type; of a complex element, the type of its parts.
     part: String,
     complex: bool,
     bytes: usize,
@@ -55,11 +57,11 @@ impl ElementStorage {
 fn storage(element: &str) -> Result<ElementStorage> {
     let part = element.strip_prefix("complex<").and_then(|rest| rest.strip_suffix('>'));
     let (part, complex) = part.map_or((element, false), |part| (part, true));
-    let bits = width(part).ok_or_else(|| wrong(format!("elements of type {element} are not written")))?;
+    let bits = width(part).ok_or_else(|| wrong(format!("cannot write elements of type {element}")))?;
     Ok(ElementStorage { part: part.into(), complex, bytes: bits.div_ceil(8) as usize })
 }
 
-/// A byte for each element of i1, whichever way they were given.
+/// Returns one byte per i1, from either encoding.
 fn unpacked(bytes: &[u8], count: usize, element: &ElementStorage) -> Vec<u8> {
     if element.part == "i1" && bytes.len() == count.div_ceil(8) && bytes.len() != count {
         return (0..count).map(|i| bytes.get(i / 8).map_or(0, |b| b >> (i % 8) & 1)).collect();
@@ -67,7 +69,7 @@ fn unpacked(bytes: &[u8], count: usize, element: &ElementStorage) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// One element where all are one; eight of i1 in a byte.
+/// Shortens a splat to one element and packs eight i1 into a byte.
 fn shortest(mut all: Vec<u8>, count: usize, element: &ElementStorage) -> Vec<u8> {
     let size = element.size();
     let first = all.get(..size).map(<[u8]>::to_vec).unwrap_or_default();
@@ -91,13 +93,13 @@ fn of_words(words: &[String], element: &ElementStorage) -> Result<Vec<u8>> {
     for word in words {
         let bits = bits_of(word, &element.part);
         let bits =
-            bits.ok_or_else(|| wrong(format!("`{word}` is not an element of type {}", element.part)))?;
+            bits.ok_or_else(|| wrong(format!("invalid element `{word}` for type {}", element.part)))?;
         all.extend(bits.to_le_bytes().iter().take(element.bytes));
     }
     Ok(all)
 }
 
-/// The bits of a number of a type.
+/// Returns the bits of a number.
 pub(super) fn bits_of(word: &str, ty: &str) -> Option<u64> {
     if ty == "i1" {
         return match word {
@@ -123,7 +125,7 @@ pub(super) fn bits_of(word: &str, ty: &str) -> Option<u64> {
     }
 }
 
-/// Whole numbers as an array of one dimension.
+/// Returns integers as a one-dimensional array.
 pub(super) fn of_ints(items: &[Attribute], element: &str) -> Option<DenseElements> {
     let word = |item: &Attribute| match item {
         Attribute::Int(n) => Some(n.to_string()),

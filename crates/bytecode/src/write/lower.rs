@@ -1,4 +1,4 @@
-//! Attributes of StableHLO → those of VHLO, by name: defaults filled in, fields taken apart.
+//! Lowers StableHLO attributes to VHLO attributes: adds defaults, splits struct attributes into fields.
 
 use super::elements::of_ints;
 use super::writer::{ModuleWriter, refused};
@@ -12,11 +12,11 @@ use systole_mlir::syntax::{
 };
 
 fn lacks(name: &str) -> Error {
-    Error::new(ErrorKind::Data, format!("the attribute `{name}` is missing or is not as it must be"))
+    Error::new(ErrorKind::Data, format!("attribute `{name}` is missing or invalid"))
 }
 
 impl ModuleWriter<'_> {
-    /// The version of an op that the file's version has.
+    /// Returns the version of an op that the artifact's version has.
     pub(super) fn version_of(&self, op: &str) -> Result<OpVersion> {
         let target = self.version.ops();
         let found =
@@ -25,13 +25,13 @@ impl ModuleWriter<'_> {
             (Some(row), _) => Ok(row),
             (None, Some(first)) => {
                 self.since(first.since, &format!("stablehlo.{op}"))?;
-                Err(refused(format!("stablehlo.{op} is not written")))
+                Err(refused(format!("cannot write stablehlo.{op}")))
             }
-            (None, None) => Err(refused(format!("stablehlo.{op} is no op of StableHLO"))),
+            (None, None) => Err(refused(format!("stablehlo.{op} is not a StableHLO op"))),
         }
     }
 
-    /// Attributes of an op by their names in VHLO, in order, and those that are not the op's own.
+    /// Returns the op's own attributes by VHLO name, in order, and all other attributes.
     pub(super) fn lower(&self, op: &Operation, name: &str) -> Result<(NamedAttributes, NamedAttributes)> {
         let row = self.version_of(name)?;
         let newest = versions(name).last().unwrap_or(row);
@@ -63,11 +63,11 @@ impl ModuleWriter<'_> {
         Ok((own, rest))
     }
 
-    /// Whether an op's operands and regions are such as an older version of it takes.
+    /// Checks that an older version of the op supports its operands and regions.
     fn fits_older(&self, op: &Operation, name: &str, newest: OpVersion) -> Result<()> {
         let single = matches!(name, "all_gather" | "all_reduce" | "all_to_all" | "collective_broadcast");
         if single && op.operands.len() != 1 {
-            return self.since(newest.since, &format!("stablehlo.{name} of several arrays"));
+            return self.since(newest.since, &format!("stablehlo.{name} with several operands"));
         }
         if name == "composite" && !op.regions.is_empty() {
             return self.since(newest.since, "stablehlo.composite with regions");
@@ -80,7 +80,7 @@ fn typed(own: &NamedAttributes, rest: bool) -> bool {
     rest || matches!(find(own, "api_version"), Some(Attribute::Int(4)))
 }
 
-/// The attributes of VHLO that are fields of some of StableHLO, which are taken out of `rest`.
+/// Splits struct attributes, which are removed from `rest`, into VHLO attributes.
 fn taken_apart(op: &str, rest: &mut NamedAttributes) -> Result<NamedAttributes> {
     let mut parts = NamedAttributes::new();
     for g in gathered(op) {
@@ -116,7 +116,7 @@ fn taken_apart(op: &str, rest: &mut NamedAttributes) -> Result<NamedAttributes> 
     Ok(parts)
 }
 
-/// `[b, 0, 1, f]` as numbers of dimensions.
+/// Converts `[b, 0, 1, f]` to dimension numbers.
 fn dimensions(layout: &[String], names: [(&str, &str); 3], parts: &mut NamedAttributes) -> Result<()> {
     let place = |letter: &str| {
         let found = layout.iter().position(|l| l == letter);
@@ -136,7 +136,7 @@ fn dimensions(layout: &[String], names: [(&str, &str); 3], parts: &mut NamedAttr
     Ok(())
 }
 
-/// How many dimensions the window of an op has.
+/// Returns the number of window dimensions of an op.
 fn window(op: &str, parts: &NamedAttributes, rest: &NamedAttributes) -> usize {
     let list = match op {
         "convolution" | "dynamic_conv" => find(parts, "input_spatial_dimensions"),
@@ -151,7 +151,7 @@ fn window(op: &str, parts: &NamedAttributes, rest: &NamedAttributes) -> usize {
     }
 }
 
-/// An attribute as VHLO has it.
+/// Converts an attribute to its VHLO form.
 fn formed(name: &str, value: Attribute) -> Result<Attribute> {
     let ints = |items: &[Attribute], element: &str| of_ints(items, element).map(Attribute::Dense);
     let found = match (kind(name), value) {
@@ -174,7 +174,7 @@ fn formed(name: &str, value: Attribute) -> Result<Attribute> {
     found.ok_or_else(|| lacks(name))
 }
 
-/// What holds where an attribute is not said.
+/// Returns the default of an absent attribute.
 fn fill(name: &str, default: VhloDefault, window: usize) -> Attribute {
     let tensor = |dims: Vec<usize>, element: &str, word: String| {
         let dims = dims.into_iter().map(|d| Some(d as u64)).collect();

@@ -1,4 +1,4 @@
-//! [`Module`] → bytes.
+//! Writes an [`MlirModule`] as MLIR bytecode.
 
 mod attribute;
 mod elements;
@@ -16,18 +16,18 @@ use systole_mlir::syntax::MlirModule;
 use table::BytecodeTables;
 use writer::ModuleWriter;
 
-/// The oldest version that is written.
+/// Oldest StableHLO version that can be written.
 const OLDEST: StablehloVersion = StablehloVersion::new(1, 0, 0);
 
-/// A module as a portable artifact of a version.
+/// Writes a module as a portable artifact of this version.
 ///
 /// # Errors
-/// `Unsupported`: an op, a type or an attribute that the version does not have, by name; a version that is not known here.
-/// `Data`: an op without an attribute that it must have.
+/// `Unsupported` for ops, types or attributes that the version lacks (by name), or an unknown version; `Data` for an op
+/// that lacks a required attribute.
 pub fn write(module: &MlirModule, version: StablehloVersion) -> Result<Vec<u8>> {
     if version < OLDEST || version.ops() > CURRENT.ops() {
-        return Err(Error::new(ErrorKind::Unsupported, format!("StableHLO {version} is not written"))
-            .because(format!("the ops of versions {OLDEST} to {CURRENT} are known here")));
+        return Err(Error::new(ErrorKind::Unsupported, format!("cannot write StableHLO {version}"))
+            .because(format!("versions {OLDEST} to {CURRENT} are supported")));
     }
     let mut writer = ModuleWriter { module, version, tables: BytecodeTables::default() };
     let ir = operation::module(&mut writer)?;
@@ -35,7 +35,7 @@ pub fn write(module: &MlirModule, version: StablehloVersion) -> Result<Vec<u8>> 
 }
 
 impl BytecodeTables {
-    /// All sections.
+    /// Returns the file with all sections.
     fn file(self, version: StablehloVersion, ir: &ByteSink) -> Vec<u8> {
         let mut out = ByteSink(MAGIC.to_vec());
         out.number(NEWEST);

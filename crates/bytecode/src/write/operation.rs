@@ -1,4 +1,4 @@
-//! Modules, functions, regions and ops.
+//! Writes modules, functions, regions and ops as MLIR bytecode.
 
 use super::attribute::TargetDialect::{self, Builtin, Vhlo};
 use super::writer::{MAX_DEPTH, ModuleWriter, refused};
@@ -10,7 +10,7 @@ use systole_mlir::syntax::{
     Attribute, FunctionValue, MlirFunction, MlirRegion, MlirType, NamedAttributes, Operation, find,
 };
 
-/// What an op has.
+/// Parts of an op.
 #[derive(Default)]
 struct OpParts<'a> {
     attributes: Option<u64>,
@@ -19,7 +19,7 @@ struct OpParts<'a> {
     operands: &'a [u64],
 }
 
-/// The op that is the module.
+/// Writes the module op.
 pub(super) fn module(writer: &mut ModuleWriter<'_>) -> Result<ByteSink> {
     let module = writer.module;
     let mut block = ByteSink::default();
@@ -56,7 +56,7 @@ pub(super) fn module(writer: &mut ModuleWriter<'_>) -> Result<ByteSink> {
 }
 
 impl ModuleWriter<'_> {
-    /// What stands before the regions of an op.
+    /// Writes an op up to its regions, and its mask.
     fn head(&mut self, out: &mut ByteSink, (dialect, name): (&str, &str), parts: OpParts<'_>, regions: bool) {
         let has = |present: bool, bit: u8| if present { bit } else { 0 };
         out.number(self.tables.op(dialect, name));
@@ -76,40 +76,40 @@ impl ModuleWriter<'_> {
             .for_each(|all| out.numbers(all));
     }
 
-    /// The location that is none.
+    /// Returns the unknown location.
     fn nowhere(&mut self) -> u64 {
         self.tables.attribute("builtin", ByteSink::of([15]))
     }
 
-    /// The location that is a name.
+    /// Returns a name location.
     fn name(&mut self, name: &str) -> Result<u64> {
         let name = self.attribute(&Attribute::String(name.into()), Builtin, 0)?;
         let nowhere = self.nowhere();
         Ok(self.tables.attribute("builtin", ByteSink::of([14, name, nowhere])))
     }
 
-    /// Attributes that are not an op's own; `None`: there are none.
+    /// Writes attributes that are not the op's own; `None` if there are none.
     fn others(&mut self, attributes: &NamedAttributes, values: TargetDialect) -> Result<Option<u64>> {
         if attributes.is_empty() { Ok(None) } else { self.dictionary(attributes, values).map(Some) }
     }
 }
 
-/// What writes the ops of a function.
+/// Writes the ops of a function.
 struct BodyWriter<'w, 'm> {
     writer: &'w mut ModuleWriter<'m>,
     function: &'m MlirFunction,
-    /// The number of each value, once it is there.
+    /// Number of each value, once defined.
     numbers: Vec<Option<u64>>,
-    /// Values of all open regions.
+    /// Number of values of all open regions.
     reserved: u64,
 }
 
-/// An op of Shardy, whose types are MLIR's: casts stand around it.
+/// Whether an op is Shardy's; its types are builtin, so casts are inserted around it.
 fn is_shardy(op: &Operation) -> bool {
     op.name.starts_with("sdy.")
 }
 
-/// How many values the ops of a region and its arguments are, with the casts around ops of Shardy.
+/// Counts the values of a region's arguments and ops, including casts around Shardy ops.
 fn count(region: &MlirRegion, shardy: bool) -> u64 {
     let of_op = |op: &Operation| match is_shardy(op) {
         true => op.operands.len() + 2 * op.results.len(),
@@ -128,7 +128,7 @@ impl<'m> BodyWriter<'_, 'm> {
         };
         let from = match f.body.arguments.is_empty() {
             true if f.parameters.is_empty() => Vec::new(),
-            true => return Err(refused("a function without a body, whose arguments have no types here")),
+            true => return Err(refused("cannot write a function declaration without argument types")),
             false => f.body.arguments.iter().map(|v| self.ty(*v).cloned()).collect::<Result<_>>()?,
         };
         let to = f.results.iter().map(|(ty, _)| ty.clone()).collect();
@@ -161,14 +161,14 @@ impl<'m> BodyWriter<'_, 'm> {
 
     fn ty(&self, value: FunctionValue) -> Result<&'m MlirType> {
         let found = self.function.values.get(value);
-        found.ok_or_else(|| Error::new(ErrorKind::Data, "a value without a type"))
+        found.ok_or_else(|| Error::new(ErrorKind::Data, "a value has no type"))
     }
 
     fn types(&mut self, values: &[FunctionValue], dialect: TargetDialect) -> Result<Vec<u64>> {
         values.iter().map(|v| self.ty(*v).and_then(|ty| self.writer.ty(ty, dialect, 0))).collect()
     }
 
-    /// A region whose arguments have the types of a dialect.
+    /// Writes a region whose arguments have types of a dialect.
     fn region(
         &mut self,
         region: &'m MlirRegion,
@@ -177,7 +177,7 @@ impl<'m> BodyWriter<'_, 'm> {
         out: &mut ByteSink,
     ) -> Result<()> {
         if depth == MAX_DEPTH {
-            return Err(refused(format!("regions nested deeper than {MAX_DEPTH}")));
+            return Err(refused(format!("regions are nested deeper than {MAX_DEPTH}")));
         }
         if region.operations.is_empty() {
             out.number(0);
@@ -216,7 +216,7 @@ impl<'m> BodyWriter<'_, 'm> {
         Ok(())
     }
 
-    /// Gives a value the next number.
+    /// Assigns the next number to a value.
     fn set(&mut self, value: FunctionValue, next: &mut u64) {
         if let Some(slot) = self.numbers.get_mut(value) {
             *slot = Some(*next);
@@ -227,12 +227,12 @@ impl<'m> BodyWriter<'_, 'm> {
     fn operands(&self, op: &Operation) -> Result<Vec<u64>> {
         let number = |v: &FunctionValue| self.numbers.get(*v).copied().flatten();
         let all = op.operands.iter().map(|v| {
-            number(v).ok_or_else(|| Error::new(ErrorKind::Data, "it uses a value that is not there yet"))
+            number(v).ok_or_else(|| Error::new(ErrorKind::Data, "a value is used before its definition"))
         });
         all.collect()
     }
 
-    /// Casts of values to the types of a dialect.
+    /// Writes casts of values to types of a dialect.
     fn casts(
         &mut self,
         values: &[FunctionValue],
@@ -244,7 +244,7 @@ impl<'m> BodyWriter<'_, 'm> {
             let ty = self.types(&[*value], to)?;
             let from = self.numbers.get(*value).copied().flatten();
             let from =
-                from.ok_or_else(|| Error::new(ErrorKind::Data, "it uses a value that is not there yet"))?;
+                from.ok_or_else(|| Error::new(ErrorKind::Data, "a value is used before its definition"))?;
             let parts = OpParts { results: &ty, operands: &[from], ..OpParts::default() };
             self.writer.head(out, ("builtin", "unrealized_conversion_cast"), parts, false);
             self.set(*value, next);
@@ -268,9 +268,9 @@ impl<'m> BodyWriter<'_, 'm> {
             Some(("stablehlo", name)) => name,
             Some(("func", name @ ("return" | "call"))) => name,
             _ => {
-                let what = format!("{} is not written", op.name);
+                let what = format!("cannot write {}", op.name);
                 return Err(
-                    refused(what).because("portable artifacts hold ops of StableHLO, func and Shardy")
+                    refused(what).because("portable artifacts contain only StableHLO, func and Shardy ops")
                 );
             }
         };
@@ -308,7 +308,7 @@ impl<'m> BodyWriter<'_, 'm> {
         op.regions.iter().try_for_each(|region| self.region(region, dialect, depth + 1, out))
     }
 
-    /// What an op may say only since some version, though it is no other op then.
+    /// Checks features of an op that depend on the version although the op's own version does not.
     fn since_constraints(&self, op: &Operation, name: &str, own: &NamedAttributes) -> Result<()> {
         if name != "custom_call" {
             return Ok(());
@@ -316,20 +316,20 @@ impl<'m> BodyWriter<'_, 'm> {
         for (attribute, value) in own {
             match (attribute.as_str(), value) {
                 ("backend_config", Attribute::Dictionary(_)) | ("api_version", Attribute::Int(4)) => {
-                    self.writer.since((1, 3), &format!("`{attribute}` of this kind"))?;
+                    self.writer.since((1, 3), &format!("this kind of `{attribute}`"))?;
                 }
                 _ => {}
             }
         }
         for value in &op.operands {
             if self.ty(*value)?.to_string().starts_with("!stablehlo.future") {
-                self.writer.since((1, 17), "an argument of type !stablehlo.future")?;
+                self.writer.since((1, 17), "argument type !stablehlo.future")?;
             }
         }
         Ok(())
     }
 
-    /// An op of Shardy, with casts around it.
+    /// Writes a Shardy op with casts around it.
     fn shardy(
         &mut self,
         op: &'m Operation,
@@ -338,15 +338,15 @@ impl<'m> BodyWriter<'_, 'm> {
         depth: usize,
     ) -> Result<()> {
         let known = OTHERS.iter().find(|(name, _)| *name == op.name);
-        let (_, names) = known.ok_or_else(|| refused(format!("{} is not written", op.name)))?;
-        // Ops behind it see the operands as they were.
+        let (_, names) = known.ok_or_else(|| refused(format!("cannot write {}", op.name)))?;
+        // Later ops use the uncast operands.
         let before: Vec<_> =
             op.operands.iter().map(|v| (*v, self.numbers.get(*v).copied().flatten())).collect();
         self.casts(&op.operands, Builtin, out, (&mut *next, &mut *ops))?;
         let mut properties = ByteSink::default();
         for name in names.split_ascii_whitespace() {
             let found = find(&op.attributes, name);
-            let found = found.ok_or_else(|| refused(format!("{} without `{name}`", op.name)))?;
+            let found = found.ok_or_else(|| refused(format!("{} has no `{name}`", op.name)))?;
             properties.number(match found {
                 Attribute::List(items) if items.is_empty() && name == "manual_axes" => self.writer.no_axes(),
                 Attribute::List(items) => self.writer.shardy_list(items)?,
@@ -370,12 +370,12 @@ impl<'m> BodyWriter<'_, 'm> {
 }
 
 impl ModuleWriter<'_> {
-    /// The version of a custom call's interface.
+    /// Writes the API version of a custom call.
     fn api_version(&mut self, n: i128) -> u64 {
         self.tables.attribute("vhlo", ByteSink::of([5, n as u64]))
     }
 
-    /// Of no axes.
+    /// Returns the empty list of axes.
     fn no_axes(&mut self) -> u64 {
         self.tables.attribute("sdy", ByteSink::of([0, 0]))
     }

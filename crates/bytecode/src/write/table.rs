@@ -1,10 +1,10 @@
-//! What ops refer to by number, each once: strings, names of ops, attributes, types, properties.
+//! Interns what ops refer to by number: strings, op names, attributes, types, properties.
 
 use crate::byte_io::ByteSink;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Things by number.
+/// Maps values to numbers.
 struct InternTable<T> {
     all: Vec<T>,
     numbers: HashMap<T, u64>,
@@ -17,7 +17,7 @@ impl<T> Default for InternTable<T> {
 }
 
 impl<T: Clone + Eq + Hash> InternTable<T> {
-    /// The number of a thing, which is new or not.
+    /// Returns the number of a value, adding it if it is new.
     fn number(&mut self, thing: T) -> u64 {
         let next = self.all.len() as u64;
         if let Some(n) = self.numbers.get(&thing) {
@@ -29,16 +29,16 @@ impl<T: Clone + Eq + Hash> InternTable<T> {
     }
 }
 
-/// An attribute or a type: the number of its dialect, whether it is in the dialect's own encoding, its bytes.
+/// An encoded attribute or type: dialect number, whether it uses the dialect's own encoding, bytes.
 type EncodedEntry = (u64, bool, Vec<u8>);
 
-/// The tables of a file.
+/// All tables of a file.
 #[derive(Default)]
 pub(super) struct BytecodeTables {
     strings: InternTable<String>,
-    /// Numbers of their names.
+    /// Numbers of the dialect names.
     dialects: InternTable<u64>,
-    /// The number of the dialect and that of the name.
+    /// Numbers of dialect and op name.
     ops: InternTable<(u64, u64)>,
     attributes: InternTable<EncodedEntry>,
     types: InternTable<EncodedEntry>,
@@ -65,19 +65,19 @@ impl BytecodeTables {
         self.attributes.number(entry)
     }
 
-    /// An attribute in text.
+    /// Adds an attribute as text.
     pub(super) fn attribute_text(&mut self, dialect: &str, text: &str) -> u64 {
         let entry = (self.dialect(dialect), false, [text.as_bytes(), b"\0"].concat());
         self.attributes.number(entry)
     }
 
-    /// A type in its dialect's encoding.
+    /// Adds a type in its dialect's encoding.
     pub(super) fn ty(&mut self, dialect: &str, encoding: ByteSink) -> u64 {
         let entry = (self.dialect(dialect), true, encoding.0);
         self.types.number(entry)
     }
 
-    /// A type in text.
+    /// Adds a type as text.
     pub(super) fn type_text(&mut self, dialect: &str, text: &str) -> u64 {
         let entry = (self.dialect(dialect), false, [text.as_bytes(), b"\0"].concat());
         self.types.number(entry)
@@ -87,7 +87,7 @@ impl BytecodeTables {
         self.properties.number(encoding.0)
     }
 
-    /// Lengths from the last string to the first, then the strings.
+    /// Writes the string lengths, last to first, then the strings.
     pub(super) fn strings(&self) -> ByteSink {
         let mut out = ByteSink::default();
         let all = &self.strings.all;
@@ -109,7 +109,7 @@ impl BytecodeTables {
         out
     }
 
-    /// Attributes and types one after the other, and their sizes.
+    /// Writes attributes and types in sequence, and their sizes.
     pub(super) fn entries(&self) -> (ByteSink, ByteSink) {
         let (mut content, mut sizes) = (ByteSink::default(), ByteSink::default());
         sizes.number(self.attributes.all.len() as u64);
@@ -134,7 +134,7 @@ impl BytecodeTables {
     }
 }
 
-/// Neighbours of one dialect: the dialect, how many they are, each.
+/// Writes runs of entries of one dialect: the dialect, their count, each entry.
 fn grouped<T>(out: &mut ByteSink, all: &[T], dialect: impl Fn(&T) -> u64, one: impl Fn(&mut ByteSink, &T)) {
     for group in all.chunk_by(|a, b| dialect(a) == dialect(b)) {
         group.first().into_iter().for_each(|first| out.number(dialect(first)));

@@ -1,4 +1,4 @@
-//! `systole check`: the first op of a program whose value differs between two devices.
+//! `systole check`: finds the first op of a program whose value differs between two devices.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
@@ -15,32 +15,34 @@ use systole_program::summary::{self, ArraySummary};
 
 #[derive(Args)]
 pub(crate) struct CheckArgs {
-    /// A program: StableHLO text or bytecode, or an ONNX model; `-` reads standard input
+    /// StableHLO text or bytecode, or an ONNX model; `-` reads standard input
     #[arg(value_name = "FILE")]
     program: String,
     #[command(flatten)]
     pub(crate) pair: PairArgs,
 }
 
-/// Two devices, and what a program is given on both.
+/// Two devices to compare, with the tolerance and the program's arguments.
 #[derive(Args)]
 pub(crate) struct PairArgs {
-    /// The two devices, as --device names them: cpu,ref or xla,ref or pjrt:FILE,cpu. `ref`, the interpreter, is the one that
-    /// decides [default: that of --device or the CPU, and ref]
+    /// Two devices to compare, such as cpu,ref or xla,ref or pjrt:FILE,cpu
+    ///
+    /// `ref`, the interpreter, is the reference. [default: the device of --device or cpu, and ref]
     #[arg(long, value_name = "A,B")]
     pub(crate) devices: Option<String>,
-    /// How far floats may be apart, as a share of the larger; integers must be equal [default: f64 1e-11, f32 1e-4, f16 0.01,
-    /// bf16 0.05]
+    /// Relative tolerance for floats; integers must be equal
+    ///
+    /// [default: f64 1e-11, f32 1e-4, f16 0.01, bf16 0.05]
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub(crate) tolerance: Option<f64>,
     #[command(flatten)]
     pub(crate) inputs: InputArgs,
 }
 
-/// A share from 0 to 1.
+/// Parses a fraction from 0 to 1.
 fn share(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok().filter(|v| (0.0..=1.0).contains(v));
-    value.ok_or_else(|| "write a share from 0 to 1, such as 1e-5".into())
+    value.ok_or_else(|| "expected a number from 0 to 1, such as 1e-5".into())
 }
 
 impl PairArgs {
@@ -50,8 +52,10 @@ impl PairArgs {
         let said = self.devices.as_deref().unwrap_or(&usual);
         let names: Vec<&str> = said.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
         let [a, b] = names[..] else {
-            let e = Error::new(ErrorKind::Config, format!("`{said}` are not two devices"));
-            return Err(CommandError::usage(e.at("--devices").hint("write cpu,ref or xla,ref")));
+            let e = Error::new(ErrorKind::Config, format!("expected two devices, got `{said}`"));
+            return Err(CommandError::usage(
+                e.at("--devices").hint("pass two names, such as cpu,ref or xla,ref"),
+            ));
         };
         let opened = |name| systole_devices::named(name).map_err(|e| CommandError::from(e.at("--devices")));
         Ok(DevicePair {
@@ -61,7 +65,7 @@ impl PairArgs {
         })
     }
 
-    /// The program's arguments as the arrays of its graph, drawn where none are given, and where they are from.
+    /// Returns the arguments as the graph's arrays (random if none are given) and a description of their source.
     pub(crate) fn arguments(&self, program: &ImportedProgram) -> Result<(Vec<Literal>, String)> {
         let random = self.inputs.random.or(self.inputs.input.is_none().then_some(0));
         let InputArgs { input, function, dims, .. } = &self.inputs;
@@ -71,13 +75,13 @@ impl PairArgs {
         Ok((values.into_iter().flatten().collect(), given))
     }
 
-    /// The options as they are written.
+    /// Formats the options as they are written on a command line.
     pub(crate) fn words(&self, pair: &DevicePair) -> String {
         let tolerance = self.tolerance.map_or(String::new(), |t| format!(" --tolerance {t}"));
         format!("--devices {}{tolerance}", quoted(pair.names.join(",")))
     }
 
-    /// The arguments as options.
+    /// Formats the arguments as command-line options.
     pub(crate) fn given_words(&self) -> String {
         let function =
             self.inputs.function.as_ref().map_or(String::new(), |f| format!(" --function {}", quoted(f)));
@@ -90,7 +94,7 @@ impl PairArgs {
     }
 }
 
-/// Names of two devices, without files where they can be told apart so.
+/// Device names without plugin files, if they stay distinct.
 pub(crate) fn short(pair: &DevicePair) -> [&str; 2] {
     let [a, b] = pair.names.each_ref().map(String::as_str);
     match [a, b].map(|name| name.split(':').next().unwrap_or(name)) {
@@ -99,7 +103,7 @@ pub(crate) fn short(pair: &DevicePair) -> [&str; 2] {
     }
 }
 
-/// Runs `f` without the messages of panics, which are caught in it.
+/// Runs `f` without printing panic messages; `f` catches the panics.
 pub(crate) fn quietly<T>(f: impl FnOnce() -> T) -> T {
     let before = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
@@ -125,7 +129,7 @@ impl RunCommand for CheckArgs {
             (None, false) => {
                 let results = number_of(program.interface.results.len() + program.checks.len(), "result");
                 let names = short(&pair).join(" and ");
-                screen.line(format!("{names} agree in {results}, given {}", answer.given));
+                screen.line(format!("{names} agree in {results}, with {}", answer.given));
             }
             (Some(culprit), false) => {
                 answer.show(culprit, screen).at(|| program::called(&self.program).into())?
@@ -135,7 +139,7 @@ impl RunCommand for CheckArgs {
     }
 }
 
-/// What there is to tell.
+/// Report of a device comparison.
 struct DeviceComparison<'a> {
     args: &'a CheckArgs,
     program: &'a ImportedProgram,
@@ -148,7 +152,7 @@ impl DeviceComparison<'_> {
         &self.program.program.graph
     }
 
-    /// `line 12:5 of step.mlir`
+    /// Formats the op's position: `line 12:5 of step.mlir`.
     fn place(&self, culprit: &DivergingOp) -> Option<String> {
         let place = self.program.place(culprit.node)?;
         Some(format!("{place} of {}", program::called(&self.args.program)))
@@ -165,9 +169,9 @@ impl DeviceComparison<'_> {
         let place = self.place(culprit).map_or(String::new(), |p| format!(", {p}"));
         screen.line(match &culprit.what {
             RunComparison::Failed(i, _) => {
-                format!("{} ends with an error at {at}{place}", if *i == 0 { a } else { b })
+                format!("{} fails at {at}{place}", if *i == 0 { a } else { b })
             }
-            _ => format!("{a} and {b} part at {at}{place}"),
+            _ => format!("{a} and {b} first differ at {at}{place}"),
         });
         screen.line(format!("  {}", op_text(self.graph(), culprit.node)));
         screen.line(format!("  {}", self.words(&culprit.what)));
@@ -178,7 +182,7 @@ impl DeviceComparison<'_> {
             screen.line(format!("  {}", alone_words(alone)));
         }
         screen.line(format!(
-            "found by {} of the program's beginnings, given {}; the smallest program that still fails:",
+            "found with {} of partial programs, with {}; to minimize the program:",
             number_of(culprit.runs, "run"),
             self.given
         ));
@@ -190,7 +194,7 @@ impl DeviceComparison<'_> {
 
     fn words(&self, what: &RunComparison) -> String {
         match what {
-            RunComparison::Same => "the values agree when nothing else is asked for".into(),
+            RunComparison::Same => "the values agree when only this op is a result".into(),
             RunComparison::Failed(_, e) => e.to_string().replace('\n', "\n  "),
             RunComparison::Differs(_, d) => {
                 let [a, b] = short(self.pair);
@@ -225,7 +229,7 @@ impl DeviceComparison<'_> {
     }
 }
 
-/// An element with all its digits: two that differ must not look the same.
+/// Formats an element with all digits, so that different values look different.
 fn exact(value: systole_ir::Scalar) -> String {
     match value {
         systole_ir::Scalar::Float(v) => format!("{v:?}"),
@@ -236,14 +240,14 @@ fn exact(value: systole_ir::Scalar) -> String {
 fn alone_words(alone: &RunComparison) -> &'static str {
     match alone {
         RunComparison::Same => {
-            "alone, with these operands, the op agrees: the devices part where it is computed with others"
+            "with these operands the op alone agrees: it differs only when computed together with other ops"
         }
-        RunComparison::Differs(..) => "alone, with these operands, the op differs too",
-        RunComparison::Failed(..) => "alone, with these operands, the op ends with an error too",
+        RunComparison::Differs(..) => "with these operands the op alone differs too",
+        RunComparison::Failed(..) => "with these operands the op alone fails too",
     }
 }
 
-/// An outcome for programs.
+/// Formats a comparison as JSON.
 fn difference(what: &RunComparison) -> Value {
     match what {
         RunComparison::Same => Value::Null,
@@ -254,11 +258,11 @@ fn difference(what: &RunComparison) -> Value {
     }
 }
 
-/// A node as text.
+/// Formats a node as StableHLO text.
 fn op_text(graph: &Graph, node: usize) -> String {
     let whole = text::print(&single(graph, node));
     let lines: Vec<&str> = whole.lines().collect();
-    // The module and its function stand around it.
+    // Strip the surrounding module and function.
     let own = lines.get(2..lines.len().saturating_sub(3)).unwrap_or_default();
     own.iter().map(|l| l.strip_prefix("    ").unwrap_or(l)).collect::<Vec<_>>().join("\n  ")
 }

@@ -1,4 +1,4 @@
-//! `systole compare`: what several runs had in common, what not, and how they went.
+//! `systole compare`: compares metrics and differing settings of several training runs.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
@@ -13,18 +13,19 @@ use systole_nn::Model;
 use systole_nn::callback::grows;
 use systole_nn::did_you_mean::suggestion;
 
-/// Columns of a curve.
+/// Maximum number of columns of a sparkline.
 const COLUMNS: usize = 24;
-/// Heights of a curve's places.
+/// Sparkline characters by height.
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 #[derive(Args)]
 pub(crate) struct CompareArgs {
-    /// Folders of runs, or model files
+    /// Run folders or model files
     #[arg(value_name = "RUN", required = true, num_args = 1..)]
     runs: Vec<String>,
-    /// What they are compared by: loss, val_loss or the name of a metric [default: the metric of the first, measured on test
-    /// data where it was]
+    /// Metric to compare: loss, val_loss or the name of a metric
+    ///
+    /// [default: the metric of the first run, on test data if it was measured there]
     #[arg(long, value_name = "NAME")]
     metric: Option<String>,
 }
@@ -53,27 +54,27 @@ fn run(args: &CompareArgs, screen: &Screen) -> CommandResult {
     }
     screen.line(results(&runs, &metric));
     match differing.is_empty() {
-        true if runs.len() > 1 => screen.line("\nTheir settings are the same."),
+        true if runs.len() > 1 => screen.line("\nThe runs have the same settings."),
         true => {}
         false => screen.line(format!("\n{}", settings(&runs, &differing))),
     }
     Ok(0)
 }
 
-/// A run that is over.
+/// A training run, read from its model file.
 struct FinishedRun {
     name: String,
     steps: u64,
     weights: u64,
-    /// Values by name, of each epoch by its number.
+    /// Metrics by name for each epoch number.
     epochs: Vec<(u64, BTreeMap<String, f64>)>,
-    /// Keys of the configuration with dots.
+    /// Flattened configuration with dotted keys.
     settings: BTreeMap<String, String>,
 }
 
 impl FinishedRun {
     fn read(name: &str) -> Result<FinishedRun> {
-        // The last model knows all of the run, the best one only what was before it.
+        // The last model has the whole history; the best model only the epochs before it.
         let file = model_file(name)?;
         let last = file.strip_suffix(BEST).map(|stem| format!("{stem}{LAST}"));
         let file = last.filter(|last| std::path::Path::new(last).is_file()).unwrap_or(file);
@@ -83,7 +84,7 @@ impl FinishedRun {
         let mut settings = BTreeMap::new();
         if let Some(config) = config_of(&model, &file)? {
             let written: toml::Table = toml::from_str(&config.to_toml()?).map_err(|e| {
-                Error::new(ErrorKind::Bug, "a configuration does not read back").because(e.to_string())
+                Error::new(ErrorKind::Bug, "cannot parse a written configuration").because(e.to_string())
             })?;
             flatten("", &toml::Value::Table(written), &mut settings);
         }
@@ -98,7 +99,7 @@ impl FinishedRun {
         })
     }
 
-    /// The epochs in which `metric` was measured.
+    /// Returns the epochs in which `metric` was measured.
     fn curve(&self, metric: &str) -> Vec<(u64, f64)> {
         self.epochs.iter().filter_map(|(n, values)| Some((*n, *values.get(metric)?))).collect()
     }
@@ -110,7 +111,7 @@ impl FinishedRun {
     }
 }
 
-/// An epoch's number and values.
+/// Returns an epoch's number and metrics.
 fn values_of(epoch: &Value) -> Option<(u64, BTreeMap<String, f64>)> {
     let values = epoch.as_object()?.iter().filter(|(name, _)| *name != "epoch");
     let number = |v: &Value| v.as_f64().unwrap_or(f64::NAN);
@@ -128,7 +129,7 @@ fn flatten(path: &str, value: &toml::Value, into: &mut BTreeMap<String, String>)
     }
 }
 
-/// Keys that not all runs have, or not with the same value.
+/// Returns the keys whose values differ between runs.
 fn differing(runs: &[FinishedRun]) -> Vec<String> {
     let keys: BTreeSet<&String> = runs.iter().flat_map(|r| r.settings.keys()).collect();
     let same = |key: &&String| runs.windows(2).all(|w| w[0].settings.get(*key) == w[1].settings.get(*key));
@@ -142,15 +143,15 @@ fn metric(args: &CompareArgs, runs: &[FinishedRun]) -> Result<String, CommandErr
         Some(asked) if all.contains(asked.as_str()) => Ok(asked.clone()),
         Some(asked) => {
             let known: Vec<&str> = all.into_iter().collect();
-            let e = Error::new(ErrorKind::Config, format!("no run measured `{asked}`")).at("--metric");
+            let e = Error::new(ErrorKind::Config, format!("no run has the metric `{asked}`")).at("--metric");
             Err(CommandError::usage(e.hint(suggestion(asked, &known))))
         }
         None => {
             let named = |name: &&&str| name.starts_with("val_") && **name != "val_loss";
             let found = all.iter().find(named).or(all.get("val_loss")).or(all.get("loss"));
             found.map(|name| name.to_string()).ok_or_else(|| {
-                Error::new(ErrorKind::Data, "the models hold no history")
-                    .hint("compare models that `systole train` wrote")
+                Error::new(ErrorKind::Data, "the models have no training history")
+                    .hint("compare models written by `systole train`")
                     .into()
             })
         }
@@ -181,7 +182,7 @@ fn results(runs: &[FinishedRun], metric: &str) -> String {
     table(&rows)
 }
 
-/// A line of characters, from the least value of all runs to the greatest.
+/// Draws a sparkline scaled to the range over all runs.
 fn drawn(curve: &[(u64, f64)], [least, most]: [f64; 2]) -> String {
     let columns = curve.len().min(COLUMNS);
     let height = |value: f64| {

@@ -1,4 +1,5 @@
-//! `systole compile`: a training step, or any StableHLO file, through the compiler of a machine that is not here.
+//! `systole compile`: compiles a training step or a StableHLO file ahead of time for a TPU slice or GPUs that are not
+//! attached.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
@@ -21,49 +22,54 @@ use systole_runtime::{AotCompiler, AotReport, AotRequest, AotTopology, ValueRole
 
 #[derive(Args)]
 pub(crate) struct CompileArgs {
-    /// A preset, a TOML file, a model file, or a program: StableHLO text or bytecode, or an ONNX model
+    /// Preset, TOML file, model file, StableHLO text or bytecode, or ONNX model
     #[arg(value_name = "PRESET | FILE")]
     program: String,
-    /// The TPU slice: a cloud's name (v2-8, v5litepod-16, v6e-256), or chips along the axes (v5e:2x2); or GPUs of one
-    /// machine: v100, a100, h100, h200, b200, or so many of them (8*h100)
+    /// TPU slice (v2-8, v5litepod-16, v5e:2x2) or GPUs of one machine (8*h100)
+    ///
+    /// Slices are named as in the cloud or by the chips per axis. GPUs: v100, a100, h100, h200, b200.
     #[arg(long, value_name = "SLICE | GPU")]
     target: String,
-    /// So many equal slices, joined by the data centre's network
+    /// Number of equal slices, joined by the data-center network
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     num_slices: u16,
-    /// How a model's step is split over the devices: one_device, data_parallel or fully_sharded [default:
-    /// data_parallel, where there are several]
+    /// Sharding strategy: one_device, data_parallel or fully_sharded
+    ///
+    /// [default: data_parallel for several devices]
     #[arg(long, value_name = "STRATEGY", value_parser = ["one_device", "data_parallel", "fully_sharded"])]
     strategy: Option<String>,
-    /// The devices as a box with named axes; the batch is split along `data`, else along the first [default: data=N, all of them]
+    /// Device mesh with named axes [default: data=N, all devices]
+    ///
+    /// The batch is split along the axis `data`, or along the first axis if there is none.
     #[arg(long, value_name = "AXIS=N,…")]
     mesh: Option<String>,
-    /// Devices that a StableHLO file's annotations split its arrays over
+    /// Number of devices that a StableHLO file's shardings refer to
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     partitions: Option<u32>,
-    /// Samples in a step, of all devices together [default: as in training]
+    /// Global batch size over all devices [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
-    /// Set any key of the TOML of a preset or a configuration: biggan.num_D_accumulations=8
+    /// Set any TOML key of the preset or file, e.g. biggan.num_D_accumulations=8
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// float32, mixed_bfloat16 or mixed_float16 [default: as in training]
     #[arg(long, value_name = "POLICY", value_parser = clap::builder::PossibleValuesParser::new(Precision::NAMES))]
     precision: Option<String>,
-    /// The compiler's library [default: the first that is found; `systole devices` shows where]
+    /// Compiler library [default: the first found; `systole devices` lists the paths]
     #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
-    /// Write the serialized executable to a file; it is for this very compiler and slice
+    /// Write the serialized executable, valid for this compiler version and slice only
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Write the compiler's optimized program (a serialized HloModuleProtoWithConfig) to a file
+    /// Write the optimized HLO module (serialized HloModuleProtoWithConfig)
     #[arg(long, value_name = "FILE")]
     save_hlo: Option<PathBuf>,
-    /// Only see whether it compiles: the compiler optimizes less and takes a fraction of the time. Memory and speed are
-    /// then not those of the program that would run
+    /// Compile with fewer optimizations, only to check that it compiles
+    ///
+    /// Takes a fraction of the time. Memory and speed are then not those of the fully optimized program.
     #[arg(long)]
     quick: bool,
-    /// Seconds that the compiler may take
+    /// Time limit of the compiler in seconds
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     time_limit: u64,
     #[command(flatten)]
@@ -81,7 +87,7 @@ fn run(args: &CompileArgs, screen: &Screen) -> CommandResult {
     let machine = machine(args, &tables)?;
     let target = machine.ahead(&tables)?;
     let platform = if target.gpu.is_some() { AcceleratorPlatform::Cuda } else { AcceleratorPlatform::Tpu };
-    // What is wrong with the command is said whether there is a compiler or not.
+    // Report errors in the command even if no compiler is installed.
     let step = step(args, &machine)?;
     let library = find_plugin(platform, args.plugin.as_deref()).require(platform)?;
     screen.detail(format!("compiler: {}", library.display()));
@@ -120,7 +126,7 @@ fn run(args: &CompileArgs, screen: &Screen) -> CommandResult {
     Ok(0)
 }
 
-/// The slices or GPUs that are named.
+/// Resolves the named slices or GPUs.
 fn machine(args: &CompileArgs, tables: &ChipTables) -> Result<Machine, CommandError> {
     let refused = |e: Error| CommandError::usage(e.at("--target"));
     match Machine::compilable(&args.target, tables).map_err(refused)? {
@@ -131,20 +137,20 @@ fn machine(args: &CompileArgs, tables: &ChipTables) -> Result<Machine, CommandEr
         machine if args.num_slices == 1 => Ok(machine),
         _ => {
             let e = Error::new(ErrorKind::Config, "only TPUs have slices").at("--num-slices");
-            Err(CommandError::usage(e.hint("write --target 8*h100 for the GPUs of one machine")))
+            Err(CommandError::usage(e.hint("for the GPUs of one machine write --target 8*h100")))
         }
     }
 }
 
-/// What is compiled.
+/// Program to compile.
 struct CompileInput {
     program: String,
     partitions: usize,
-    /// How a model's step is split over several devices, and the samples of all of them.
+    /// Strategy, mesh and global batch size of a sharded training step.
     split: Option<(String, Mesh, usize)>,
 }
 
-/// A file's program, or a training step with its state donated.
+/// Builds the program: a file's, or a training step with donated state.
 fn step(args: &CompileArgs, machine: &Machine) -> Result<CompileInput, CommandError> {
     let refused = |option: &str, what: &str, hint: &str| {
         CommandError::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint))
@@ -159,40 +165,36 @@ fn step(args: &CompileArgs, machine: &Machine) -> Result<CompileInput, CommandEr
         ]) {
             return Err(refused(
                 option,
-                "a StableHLO file has its shapes and types already",
-                "leave the option out",
+                "the shapes and types of a StableHLO file are fixed",
+                "remove the option",
             ));
         }
         if let Some(option) =
             given(&[("--strategy", args.strategy.is_some()), ("--mesh", args.mesh.is_some())])
         {
-            let hint = "leave the option out; --partitions says over how many devices";
-            return Err(refused(option, "a StableHLO file says itself how its arrays are split", hint));
+            let hint = "remove the option; pass the number of devices with --partitions";
+            return Err(refused(option, "a StableHLO file contains its own shardings", hint));
         }
         let program = program::text(&args.program, &args.dims)?;
         return Ok(CompileInput { program, partitions: args.partitions.unwrap_or(1) as usize, split: None });
     }
     if args.partitions.is_some() {
         let hint = "split a model with --strategy and --mesh";
-        return Err(refused("--partitions", "only StableHLO files have partitions of their own", hint));
+        return Err(refused("--partitions", "--partitions needs a StableHLO file", hint));
     }
     let (mut model, usual) = model(args)?;
     let batch_size = args.batch_size.map_or(usual, |n| n as usize);
-    // XLA for GPUs is not slower with long programs: it gets what runs there.
+    // XLA for GPUs compiles long programs quickly, so it gets the program that runs there.
     let loops = matches!(machine, Machine::Slice(_));
     let (graph, roles) = model.train_program(batch_size, loops)?;
-    // As training compiles it: every argument may be given away.
+    // All arguments may be donated, as in training.
     let all: Vec<usize> = (0..graph.params.len()).collect();
     let usual = if machine.devices() > 1 { "data_parallel" } else { "one_device" };
     let name = args.strategy.as_deref().unwrap_or(usual);
     let strategy = Strategy::parse(name)?;
     if strategy == Strategy::one_device() {
         if args.mesh.is_some() {
-            return Err(refused(
-                "--mesh",
-                "one device has no mesh",
-                "leave one of --mesh and --strategy out",
-            ));
+            return Err(refused("--mesh", "a mesh needs several devices", "remove --mesh or --strategy"));
         }
         return Ok(CompileInput { program: program_text(&graph, &all), partitions: 1, split: None });
     }
@@ -202,7 +204,7 @@ fn step(args: &CompileArgs, machine: &Machine) -> Result<CompileInput, CommandEr
     Ok(CompileInput { program, partitions: mesh.devices(), split: Some((name.into(), mesh, batch_size)) })
 }
 
-/// How the arrays of a training step lie on a mesh.
+/// Shardings of a training step's arrays on a mesh.
 pub(crate) fn spread(
     strategy: &Strategy,
     step: &Graph,
@@ -212,7 +214,7 @@ pub(crate) fn spread(
     let spread = strategy.spread(mesh, step, roles, true)?;
     for (sharding, ty) in spread.params.iter().zip(step.param_types()) {
         sharding.local(mesh, &ty).map_err(|e| {
-            let split = Error::new(ErrorKind::Config, "the batch cannot be split evenly over the devices");
+            let split = Error::new(ErrorKind::Config, "the batch does not divide evenly over the devices");
             let hint = e.hint_text().unwrap_or_default().replace("make it", "make the batch size");
             CommandError::usage(split.because(e.what()).at(format!("the mesh {mesh}")).hint(hint))
         })?;
@@ -220,7 +222,7 @@ pub(crate) fn spread(
     Ok(spread)
 }
 
-/// The mesh that was asked for, where there are as many devices; else all of them along one axis.
+/// Parses the mesh and checks its size; without one, puts all devices on one axis.
 pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, CommandError> {
     let devices = machine.devices();
     let Some(text) = text else { return Ok(Mesh::new([("data", devices)])?) };
@@ -231,7 +233,7 @@ pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, Comman
     let wanted = mesh.devices();
     if wanted > devices {
         let what = format!(
-            "the mesh {mesh} has {}, and {} only {devices}",
+            "the mesh {mesh} needs {}, but {} has only {devices}",
             number_of(wanted, "device"),
             machine.title()
         );
@@ -240,13 +242,13 @@ pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, Comman
     let slices = if let Machine::Slice(slice) = machine { slice.slices } else { 1 };
     if slices > 1 && wanted < devices {
         let wanted = number_of(wanted, "device");
-        let what = format!("the mesh {mesh} has {wanted} of the {devices} of several slices");
-        return wrong(what, "a mesh over several slices takes all devices of each".into());
+        let what = format!("the mesh {mesh} has {wanted}, but the slices have {devices}");
+        return wrong(what, "use all devices: a mesh over several slices must cover them".into());
     }
     Ok(mesh)
 }
 
-/// The model, and the batch size that it is trained with.
+/// Returns the model and its training batch size.
 fn model(args: &CompileArgs) -> Result<(Model, usize), CommandError> {
     let target = CommandTarget::of(&args.program)?;
     let mut draft = match &target {
@@ -262,14 +264,14 @@ fn model(args: &CompileArgs) -> Result<(Model, usize), CommandError> {
     Ok((config.untrained()?, config.fit.batch_size))
 }
 
-/// A saved model has its precision already.
+/// Loads a saved model, whose precision and settings are fixed.
 fn saved_model(target: &CommandTarget, args: &CompileArgs) -> Result<(Model, usize), CommandError> {
     if args.precision.is_some() {
-        let e = Error::new(ErrorKind::Config, "a saved model has its precision already").at("--precision");
-        return Err(CommandError::usage(e.hint("leave the option out, or name a preset or a TOML file")));
+        let e = Error::new(ErrorKind::Config, "the precision of a saved model is fixed").at("--precision");
+        return Err(CommandError::usage(e.hint("remove the option, or name a preset or a TOML file")));
     }
     if let Some(set) = args.sets.first() {
-        let e = Error::new(ErrorKind::Config, "the step of a saved model is as it was saved");
+        let e = Error::new(ErrorKind::Config, "the training step of a saved model is fixed");
         return Err(CommandError::usage(e.at(format!("--set {set}")).hint("name a preset or a TOML file")));
     }
     let model = target.model()?;
@@ -277,7 +279,7 @@ fn saved_model(target: &CommandTarget, args: &CompileArgs) -> Result<(Model, usi
     Ok((model, batch_size))
 }
 
-/// The clouds' name of a slice that they sell, the maker's of a GPU.
+/// Product name of the slice or GPU, if it differs from the target name.
 fn product<'a>(machine: &'a Machine, target: &AotTopology) -> Option<&'a str> {
     match machine {
         Machine::Slice(slice) => Some(slice.name.as_str()).filter(|name| *name != target.topology),
@@ -286,7 +288,7 @@ fn product<'a>(machine: &'a Machine, target: &AotTopology) -> Option<&'a str> {
     }
 }
 
-/// What there is to tell.
+/// Report of a compilation.
 struct CompileReport<'a> {
     machine: &'a Machine,
     target: &'a AotTopology,
@@ -319,7 +321,7 @@ impl CompileReport<'_> {
         })
     }
 
-    /// Bytes of a device's memory: as the compiler says, or else as the table of GPUs does.
+    /// Memory of a device in bytes, from the compiler or otherwise from the GPU table.
     fn limit(&self) -> Option<u64> {
         let Machine::Gpus(gpu, _) = self.machine else { return self.report.memory_limit };
         self.report.memory_limit.or(gpu.target.as_ref().map(|t| t.memory))
@@ -328,22 +330,22 @@ impl CompileReport<'_> {
     fn show(&self, quick: bool, screen: &Screen) {
         let r = self.report;
         let m = &r.memory;
-        let name = product(self.machine, self.target).map_or(String::new(), |p| format!(", sold as {p}"));
+        let name = product(self.machine, self.target).map_or(String::new(), |p| format!(", product {p}"));
         let target = self.target;
         let devices = number_of(r.devices, "device");
         screen.line(format!("compiled for {target}{name}: {devices} of {}", r.device_kind));
-        let by = r.compiler.lines().next().unwrap_or("its compiler");
-        let cached = if r.cached { "from the cache, compiled before " } else { "" };
+        let by = r.compiler.lines().next().unwrap_or("an unknown compiler");
+        let cached = if r.cached { "from the cache, originally " } else { "" };
         screen.line(format!("  {cached}in {:.1} s, by {by}", r.seconds));
         if quick {
             screen
-                .line("  optimized less (--quick): these are not the figures of the program that would run");
+                .line("  compiled with fewer optimizations (--quick): the figures are not those of the optimized program");
         }
         if let Some((strategy, mesh, batch)) = &self.step.split {
-            let batch = format!("{} a step, of all devices together", number_of(batch, "sample"));
-            screen.line(format!("split {strategy} over {mesh}: {batch}"));
+            let batch = format!("{} per step over all devices", number_of(batch, "sample"));
+            screen.line(format!("strategy {strategy} over {mesh}: {batch}"));
         }
-        screen.line("each device:");
+        screen.line("per device:");
         let of = self.limit().map_or(String::new(), |limit| format!(" of {}", mib(limit as f64)));
         screen.line(format!("  memory     {}{of}", mib(m.need() as f64)));
         for (what, bytes) in
@@ -351,19 +353,19 @@ impl CompileReport<'_> {
         {
             screen.line(format!("    {what:<12} {}", mib(bytes as f64)));
         }
-        // The CUDA plugin does not say.
+        // The CUDA plugin does not report it.
         if m.code > 0 {
             screen.line(format!("    {:<12} {}", "code", mib(m.code as f64)));
         }
         if let Some(flops) = r.cost.get("flops") {
-            screen.line(format!("  arithmetic {} MFLOP a step", grouped((flops / 1e6).round() as u64)));
+            screen.line(format!("  arithmetic {} MFLOP per step", grouped((flops / 1e6).round() as u64)));
         }
         for t in &self.traffic {
-            screen.line(format!("  {:<18} {} of {} together", t.op, t.count, mib(t.bytes)));
+            screen.line(format!("  {:<18} {}, {} in total", t.op, t.count, mib(t.bytes)));
         }
         screen.detail(match self.machine {
-            Machine::Gpus(..) => "compiled by XLA's compiler for GPUs, not run: no GPU was needed",
-            _ => "compiled by Google's compiler, not run: no TPU was needed",
+            Machine::Gpus(..) => "compiled by XLA:GPU and not run: no GPU was needed",
+            _ => "compiled by Google's compiler and not run: no TPU was needed",
         });
     }
 }

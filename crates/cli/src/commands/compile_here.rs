@@ -1,4 +1,5 @@
-//! `systole compile-here`: compiles what a request asks for in this process, which the compiler may end.
+//! `systole compile-here` (hidden): compiles one request in a child process, because the compiler may abort the
+//! process.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct CompileHereArgs {
-    /// Where the request lies
+    /// Folder of the request
     folder: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! `systole data`: looking at data, checking, converting, counting and timing them, and following one element.
+//! `systole data`: inspects, verifies, converts, counts and benchmarks data pipelines, and traces one element.
 
 use crate::args::common::{CommonArgs, DataArgs, bytes};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
@@ -20,9 +20,9 @@ use systole_data::{AUTOTUNE, Cardinality, Dataset, DatasetOptions, PipelinePosit
 use systole_ir::{Error, ErrorKind, Result};
 use systole_progress::terminal;
 
-/// How often progress is redrawn.
+/// Redraw interval of the progress line.
 const REDRAW: Duration = Duration::from_millis(200);
-/// Errors that are shown; the others are counted.
+/// Number of errors that are printed; further errors are only counted.
 const SHOWN: usize = 10;
 
 #[derive(Args)]
@@ -33,52 +33,54 @@ pub(crate) struct DataCommand {
 
 #[derive(Subcommand)]
 enum DataAction {
-    /// What data are: format, files, types, the first elements
+    /// Show format, files, element types and the first elements
     Inspect {
         #[command(flatten)]
         source: SourceArgs,
-        /// How many elements to show
+        /// Number of elements to show
         #[arg(short = 'n', long, value_name = "N", default_value_t = 3)]
         first: usize,
     },
-    /// Write any data as sharded TFRecord files, which TensorFlow and this program read
+    /// Convert data to sharded TFRecord files, readable by TensorFlow and Systole
     Convert {
         #[command(flatten)]
         source: SourceArgs,
-        /// The files are PREFIX-00000-of-0000N.tfrecord; what they hold is written to PREFIX.features
+        /// Output prefix of the files PREFIX-00000-of-0000N.tfrecord
+        ///
+        /// The features are written to PREFIX.features.
         #[arg(value_name = "PREFIX")]
         prefix: PathBuf,
         #[command(flatten)]
         how: ConvertArgs,
     },
-    /// Count values: types, least, largest, mean, standard deviation, how many of each class
+    /// Count values: types, minimum, maximum, mean, standard deviation, class counts
     Stats {
         #[command(flatten)]
         source: SourceArgs,
-        /// Only the first so many elements
+        /// Use only the first N elements
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         limit: Option<u64>,
     },
-    /// Read everything and list what is damaged; exits with 1 when anything is
+    /// Read all data and list damaged records; exits with 1 if there are any
     Verify {
         #[command(flatten)]
         source: SourceArgs,
     },
-    /// Measure how fast a pipeline runs: each stage's time, queues, memory, and what was tuned and why
+    /// Benchmark a pipeline: time per stage, queues, memory and tuning decisions
     Bench {
         #[command(flatten)]
         source: SourceArgs,
         #[command(flatten)]
         how: DataBenchArgs,
     },
-    /// Show one element after every stage of a pipeline
+    /// Show one element after each stage of a pipeline
     Trace {
         #[command(flatten)]
         source: SourceArgs,
-        /// Which element, from 0
+        /// Index of the element, from 0
         #[arg(long, value_name = "N", default_value_t = 0)]
         element: u64,
-        /// Write its pictures to PREFIX-FIELD.png
+        /// Write the element's images to PREFIX-FIELD.png
         #[arg(long, value_name = "PREFIX")]
         pictures: Option<PathBuf>,
     },
@@ -86,19 +88,22 @@ enum DataAction {
 
 #[derive(Args)]
 struct SourceArgs {
-    /// A file, a pattern ('train-*.tfrecord'), a folder; or a preset or TOML file, whose data set and pipeline are meant
+    /// File, pattern ('train-*.tfrecord'), folder, preset or TOML file
+    ///
+    /// A preset or TOML file selects its dataset and pipeline.
     #[arg(value_name = "SOURCE")]
     source: String,
     #[command(flatten)]
     data: DataArgs,
-    /// What Examples in TFRecord files hold, as 'image: ui8[28, 28, 1], label: i64[]' [default: the file PREFIX.features
-    /// beside them, or what the first record shows]
+    /// Features of TFRecord Examples, such as 'image: ui8[28, 28, 1], label: i64[]'
+    ///
+    /// [default: the file PREFIX.features next to the data, or the features of the first record]
     #[arg(long, value_name = "FEATURES")]
     features: Option<String>,
-    /// Of a preset or TOML file: which part
+    /// Split of a preset's or TOML file's dataset
     #[arg(long, value_enum, default_value_t)]
     part: TrainOrTest,
-    /// Set any key of the TOML; of files how they are read, such as data.records.encoding=latin1
+    /// Set any TOML key, or a read option such as data.records.encoding=latin1
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
 }
@@ -112,22 +117,22 @@ enum TrainOrTest {
 
 #[derive(Args)]
 struct ConvertArgs {
-    /// How many files; element i goes into file i mod N
+    /// Number of files; element i is written to file i mod N
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99_999))]
     shards: u32,
-    /// Pack the files
+    /// Compression of the files
     #[arg(long, value_enum, default_value_t)]
     compression: ShardCompression,
-    /// Write pictures as pixels with their sizes, not as the JPEG and PNG files that they are
+    /// Store images as decoded pixels with their sizes, not as JPEG or PNG
     #[arg(long)]
     decode: bool,
-    /// Leave out up to so many elements that cannot be read, naming them
+    /// Skip up to N unreadable elements and name them
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: u64,
-    /// Add a line about each element that was left out to this file
+    /// Append one line per skipped element to this file
     #[arg(long, value_name = "FILE", requires = "skip")]
     quarantine: Option<PathBuf>,
-    /// Replace files of this prefix
+    /// Replace existing files with this prefix
     #[arg(long)]
     force: bool,
 }
@@ -142,32 +147,34 @@ enum ShardCompression {
 
 #[derive(Args)]
 struct DataBenchArgs {
-    /// How long
+    /// Measuring time in seconds
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = seconds)]
     seconds: f64,
-    /// Samples in a batch [default: as in the TOML file; of files: no batches]
+    /// Batch size [default: as in the TOML file; for files: no batching]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
-    /// Shuffle files' elements through a buffer of so many
+    /// Shuffle the elements of files through a buffer of N elements
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     shuffle: Option<u64>,
-    /// Memory that elements made ahead may take, as 512MiB [default: a quarter of the free memory]
+    /// Memory for prefetched elements, e.g. 512MiB [default: 1/4 of the free memory]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     ram_budget: Option<usize>,
-    /// Threads that tuned stages may use [default: all cores but one]
+    /// Threads for autotuned stages [default: all cores but one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     core_budget: Option<u64>,
-    /// Everything on one thread, in place
+    /// Run all stages on one thread without prefetching
     #[arg(long)]
     debug: bool,
-    /// Write the configuration with the sizes that were found; trained with, it uses them as they are
+    /// Write the configuration with the tuned sizes
+    ///
+    /// Training with that file uses these sizes without tuning.
     #[arg(long, value_name = "FILE.toml")]
     freeze: Option<PathBuf>,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= 86_400.0);
-    value.ok_or_else(|| format!("`{text}` is no number of seconds above 0"))
+    value.ok_or_else(|| format!("expected a positive number of seconds, got `{text}`"))
 }
 
 impl RunCommand for DataCommand {
@@ -189,10 +196,10 @@ fn run(command: DataCommand, screen: &Screen) -> CommandResult {
     }
 }
 
-/// What a command works on.
+/// Data source of a command.
 struct DataSource {
     opened: OpenedDataset,
-    /// The pipeline that training would run, where there is a configuration.
+    /// Configuration and its training pipeline, if the source is a preset or TOML file.
     configured: Option<(RunConfig, Dataset)>,
 }
 
@@ -225,7 +232,7 @@ impl SourceArgs {
 }
 
 impl SourceArgs {
-    /// Files, a folder or a pattern; of the settings those count that say how records are read.
+    /// Opens files, a folder or a pattern. Of the settings, only the read options apply.
     fn files(&self, features: Option<FeatureSpecs>) -> Result<OpenedDataset, CommandError> {
         let mut draft = ConfigDraft::preset("table")?;
         set_all(&mut draft, &self.sets)?;
@@ -239,7 +246,7 @@ impl SourceArgs {
 }
 
 impl DataSource {
-    /// The pipeline: that of the configuration, or the files' elements.
+    /// Returns the pipeline of the configuration, or the elements of the files.
     fn pipeline(&self) -> &Dataset {
         self.configured.as_ref().map_or(&self.opened.dataset, |(_, pipeline)| pipeline)
     }
@@ -264,7 +271,7 @@ fn convert(source: DataSource, prefix: &Path, how: &ConvertArgs, screen: &Screen
     check_free(prefix, how.force)?;
     let parent = prefix.parent().filter(|p| !p.as_os_str().is_empty());
     if let Some(parent) = parent {
-        std::fs::create_dir_all(parent).map_err(|e| Error::io("cannot make the folder", parent, e))?;
+        std::fs::create_dir_all(parent).map_err(|e| Error::io("cannot create the folder", parent, e))?;
     }
     let opened = source.opened;
     let elements = match opened.encoded {
@@ -288,7 +295,7 @@ fn convert(source: DataSource, prefix: &Path, how: &ConvertArgs, screen: &Screen
         write_atomically(&OsFileSystem, &with_end(prefix, ".classes"), &[names.as_bytes()])?;
     }
     let left_out = skipped.count();
-    let and = if left_out > 0 { format!(", {left_out} left out") } else { String::new() };
+    let and = if left_out > 0 { format!(", {left_out} skipped") } else { String::new() };
     let (elements, files) = (number_of(done.elements, "element"), number_of(done.files.len(), "file"));
     screen.line(format!("{elements} in {files}{and}: {}", done.features));
     if let (Some(first), Some(last)) = (done.files.first(), done.files.last()) {
@@ -310,7 +317,7 @@ fn with_end(prefix: &Path, end: &str) -> PathBuf {
     path.into()
 }
 
-/// Files of an earlier conversion are not mixed with new ones.
+/// Files of an earlier conversion must not be mixed with new ones.
 fn check_free(prefix: &Path, force: bool) -> Result<()> {
     let pattern = with_end(prefix, "-*-of-*.tfrecord");
     let Ok(files) = Dataset::list_files(&pattern.display().to_string()) else { return Ok(()) };
@@ -320,12 +327,12 @@ fn check_free(prefix: &Path, force: bool) -> Result<()> {
             .iter()
             .try_for_each(|p| std::fs::remove_file(p).map_err(|e| Error::io("cannot remove", p, e)));
     }
-    Err(Error::new(ErrorKind::Io, format!("{} files of this prefix are there already", paths.len()))
+    Err(Error::new(ErrorKind::Io, format!("{} files with this prefix already exist", paths.len()))
         .at(paths.first().map_or(String::new(), |p| p.display().to_string()))
-        .hint("choose another prefix, or --force to replace them"))
+        .hint("choose another prefix, or pass --force to replace them"))
 }
 
-/// Elements that were left out, told and kept count of.
+/// Reports and counts skipped elements.
 struct SkippedElements {
     count: Arc<AtomicU64>,
     quarantine: Option<PathBuf>,
@@ -345,13 +352,13 @@ impl SkippedElements {
         move |e| {
             let text = e.to_string();
             if count.fetch_add(1, Relaxed) < SHOWN as u64 {
-                note(&format!("left out: {text}"));
+                note(&format!("skipped: {text}"));
             }
             let line = text.lines().map(str::trim).collect::<Vec<_>>().join("; ");
             let written =
                 file.as_ref().map(|path| append(&OsFileSystem, path, format!("{line}\n").as_bytes()));
             if let Some(Err(e)) = written {
-                note(&format!("the quarantine file cannot be written: {e}"));
+                note(&format!("cannot write the quarantine file: {e}"));
             }
         }
     }
@@ -392,8 +399,8 @@ fn verify(source: &DataSource, screen: &Screen) -> CommandResult {
     let damaged: usize = files.iter().map(|f| f.damage.len()).sum();
     let records: u64 = files.iter().map(|f| f.records).sum();
     screen.line(match damaged {
-        0 => format!("whole: {} can be read", number_of(records, "record")),
-        n => format!("DAMAGED: {n} records; {records} can be read"),
+        0 => format!("intact: {} readable", number_of(records, "record")),
+        n => format!("DAMAGED: {n} records; {records} readable"),
     });
     if screen.json {
         let file = |f: &VerifiedFile| {
@@ -408,7 +415,7 @@ fn verify(source: &DataSource, screen: &Screen) -> CommandResult {
     Ok(u8::from(damaged > 0))
 }
 
-/// What was read of a file or data set, and what could not be.
+/// Readable records and errors of a file or dataset.
 struct VerifiedFile {
     source: String,
     records: u64,
@@ -462,7 +469,7 @@ fn bench(source: DataSource, how: &DataBenchArgs, screen: &Screen) -> CommandRes
         (Some(_), None) => {
             let e = Error::new(
                 ErrorKind::Config,
-                format!("there is no configuration to freeze for {}", source.opened.kind),
+                format!("--freeze needs a configuration, but the source is {}", source.opened.kind),
             );
             return Err(CommandError::usage(e.hint("name a preset or TOML file as the source")));
         }
@@ -475,13 +482,13 @@ fn bench(source: DataSource, how: &DataBenchArgs, screen: &Screen) -> CommandRes
     let report = tools::bench(&pipeline, Duration::from_secs_f64(how.seconds), true)?;
     screen.line(report.to_string().trim_end());
     if let Some(slowest) = report.slowest() {
-        screen.line(format!("Most time goes to {}", slowest.label));
+        screen.line(format!("Slowest stage: {}", slowest.label));
     }
     if let Some((path, config)) = freezes {
         write_atomically(&OsFileSystem, path, &[config.frozen(&report.tuning)?.as_bytes()])?;
         let program = crate::render::screen::program();
         screen.line(format!(
-            "The sizes are frozen in {}\n  {program} train {}",
+            "The tuned sizes were written to {}\n  {program} train {}",
             path.display(),
             quoted(path)
         ));
@@ -497,9 +504,9 @@ impl DataBenchArgs {
         let mut pipeline = match &source.configured {
             Some((_, pipeline)) => {
                 if self.batch_size.is_some() || self.shuffle.is_some() {
-                    let e = Error::new(ErrorKind::Config, "--batch-size and --shuffle are for files");
+                    let e = Error::new(ErrorKind::Config, "--batch-size and --shuffle apply to files only");
                     return Err(CommandError::usage(
-                        e.hint("change the TOML file: `systole init` writes one"),
+                        e.hint("change the TOML file; `systole init` writes one"),
                     ));
                 }
                 pipeline.clone()
@@ -559,7 +566,7 @@ fn as_json(report: &PipelineReport) -> Value {
 fn trace(source: &DataSource, element: u64, pictures: Option<&Path>, screen: &Screen) -> CommandResult {
     let pipeline = source.pipeline();
     let seen = tools::trace(pipeline, element)?;
-    // A batch is made of many elements that took the same way: the first one is shown.
+    // A batch combines many elements that passed the same stages: show the first one.
     let mut shown: Vec<(&str, usize)> = Vec::new();
     for step in &seen {
         match shown.iter_mut().find(|(stage, _)| *stage == step.stage) {
@@ -579,7 +586,7 @@ fn trace(source: &DataSource, element: u64, pictures: Option<&Path>, screen: &Sc
             None => Vec::new(),
         };
         match files.is_empty() {
-            true => screen.line("The element has no field that is one picture"),
+            true => screen.line("The element has no image field"),
             false => files.iter().for_each(|f| screen.line(f.display().to_string())),
         }
     }
@@ -590,7 +597,7 @@ fn trace(source: &DataSource, element: u64, pictures: Option<&Path>, screen: &Sc
     Ok(0)
 }
 
-/// Progress of something long, on a terminal only.
+/// Progress line of a long operation, on a terminal only.
 #[derive(Clone)]
 struct Ticker(Option<Arc<TickerState>>);
 
@@ -608,7 +615,7 @@ impl Ticker {
         Ticker(live.then(|| Arc::new(ticks)))
     }
 
-    /// The same elements, counted as they pass.
+    /// Returns the same dataset with every element counted as it passes.
     fn counting(what: &'static str, elements: &Dataset, screen: &Screen) -> Dataset {
         let all = match elements.cardinality() {
             Cardinality::Finite(n) => Some(n),

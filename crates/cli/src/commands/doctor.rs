@@ -1,4 +1,4 @@
-//! `systole doctor`: what keeps TPUs and GPUs from use, and what mends it.
+//! `systole doctor`: diagnoses unusable TPUs and GPUs and suggests fixes.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
@@ -24,15 +24,15 @@ impl RunCommand for DoctorArgs {
     }
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 struct DoctorCheck {
     subject: &'static str,
     said: String,
-    /// The command that mends it, where it is not as it should be.
+    /// Command that fixes the problem, if there is one.
     mend: Option<String>,
 }
 
-/// Every finding with the command that mends it. Exits with 1 where something keeps a present accelerator from use.
+/// Prints each check with a fix. Exits with 1 if a present accelerator is unusable.
 fn doctor(screen: &Screen) -> CommandResult {
     let mut findings = variables();
     for platform in AcceleratorPlatform::ACCELERATORS {
@@ -64,15 +64,15 @@ fn doctor(screen: &Screen) -> CommandResult {
     Ok(u8::from(blocking))
 }
 
-/// Variables that plugins and clouds read, where they are set.
+/// Checks the environment variables that plugins and clouds read.
 fn variables() -> Vec<DoctorCheck> {
     let set = knobs::TPU_VARIABLES.iter().filter_map(|(name, _)| Some((*name, knobs::variable(name)?)));
     let finding = |(name, value): (&'static str, String)| {
         let missing = name == "TPU_LIBRARY_PATH" && !Path::new(&value).is_file();
         let retired = matches!(name, "COLAB_TPU_ADDR" | "TPU_NAME") && refuse_retired(&value).is_err();
         let mend = match (missing, retired) {
-            (true, _) => Some(format!("unset {name}   # it names no file")),
-            (_, true) => Some(format!("unset {name}   # TPU nodes behind an address are retired")),
+            (true, _) => Some(format!("unset {name}   # the file does not exist")),
+            (_, true) => Some(format!("unset {name}   # TPU nodes with an address are retired")),
             _ => None,
         };
         DoctorCheck { subject: name, said: value, mend }
@@ -81,13 +81,13 @@ fn variables() -> Vec<DoctorCheck> {
     let ours = knobs::PJRT_PLUGIN.get();
     if !ours.is_empty() {
         let mend = (!Path::new(&ours).is_file())
-            .then(|| format!("unset {}   # it names no file", knobs::PJRT_PLUGIN.name));
+            .then(|| format!("unset {}   # the file does not exist", knobs::PJRT_PLUGIN.name));
         found.push(DoctorCheck { subject: knobs::PJRT_PLUGIN.name, said: ours, mend });
     }
     found
 }
 
-/// What the cloud says of the TPU, and what of it does not fit together.
+/// Checks the TPU environment of the cloud for contradictions.
 fn cluster() -> Vec<DoctorCheck> {
     let subject = "TPU cluster";
     let tpu = match TpuClusterResolver::new("") {
@@ -102,7 +102,7 @@ fn cluster() -> Vec<DoctorCheck> {
     found
 }
 
-/// Compiled programs that are kept, and how to be rid of them.
+/// Reports the compile cache and how to clear it.
 fn cache() -> DoctorCheck {
     let subject = "compile cache";
     match compile_cache() {
@@ -110,7 +110,7 @@ fn cache() -> DoctorCheck {
         Ok(Some(cache)) => {
             let ((programs, bytes), folder) = (cache.usage(), cache.folder().display());
             let programs = number_of(programs, "program");
-            let said = format!("{programs}, {} MiB; `rm -r {folder}` empties it", bytes >> 20);
+            let said = format!("{programs}, {} MiB; clear it with `rm -r {folder}`", bytes >> 20);
             DoctorCheck { subject, said, mend: None }
         }
         Err(e) => {
@@ -120,12 +120,12 @@ fn cache() -> DoctorCheck {
     }
 }
 
-/// Device nodes, and whether this user may open them.
+/// Checks that this user may open the device nodes.
 fn nodes(platform: AcceleratorPlatform) -> Vec<DoctorCheck> {
     let subject = match platform {
         AcceleratorPlatform::Tpu => "TPU devices",
         AcceleratorPlatform::Cuda => "GPU devices",
-        AcceleratorPlatform::Xla => "XLA on the processor",
+        AcceleratorPlatform::Xla => "XLA on the CPU",
     };
     let nodes = device_nodes(platform);
     if nodes.is_empty() {
@@ -134,7 +134,7 @@ fn nodes(platform: AcceleratorPlatform) -> Vec<DoctorCheck> {
     let finding = |path: &Path| {
         let opened = std::fs::OpenOptions::new().read(true).write(true).open(path);
         let mend = opened.as_ref().err().map(|_| format!("sudo chmod a+rw {}", path.display()));
-        let state = opened.map_or_else(|e| e.to_string(), |_| "may be opened".into());
+        let state = opened.map_or_else(|e| e.to_string(), |_| "accessible".into());
         DoctorCheck { subject, said: format!("{}: {state}", path.display()), mend }
     };
     nodes.iter().map(|n| finding(n)).collect()
@@ -147,7 +147,8 @@ fn plugin(platform: AcceleratorPlatform) -> DoctorCheck {
         AcceleratorPlatform::Xla => "XLA's CPU plugin",
     };
     let search = find_plugin(platform, None);
-    // Programs compile for TPUs that are not here; a GPU's plugin is of use where one is, XLA's only to who wants it.
+    // The TPU plugin is useful without a TPU (ahead-of-time compilation); a GPU plugin only with a GPU; XLA only if it
+    // is installed.
     let wanted = match platform {
         AcceleratorPlatform::Tpu => true,
         AcceleratorPlatform::Cuda => !device_nodes(platform).is_empty(),
@@ -156,16 +157,16 @@ fn plugin(platform: AcceleratorPlatform) -> DoctorCheck {
     let setup = wanted.then(|| format!("systole setup {}", platform.setup()));
     let Some(place) = search.plugin() else {
         let said = match search.paths.last() {
-            _ if platform == AcceleratorPlatform::Xla => "none; nothing but `--device xla` needs it".into(),
+            _ if platform == AcceleratorPlatform::Xla => "none; needed only for `--device xla`".into(),
             Some(named) if search.paths.len() == 1 => named.to_string(),
-            _ => format!("none in {} places (`systole devices` lists them)", search.paths.len()),
+            _ => format!("not found in {} paths (`systole devices` lists them)", search.paths.len()),
         };
         return DoctorCheck { subject, said, mend: setup };
     };
     match version(&place.path) {
         Ok(version) => {
             let (major, minor) = sys::API_VERSION;
-            let said = format!("{place}, PJRT {version}; Systole is written for {major}.{minor}");
+            let said = format!("{place}, PJRT {version}; Systole supports {major}.{minor}");
             let other_major = version.split('.').next() != Some(&major.to_string());
             DoctorCheck { subject, said, mend: setup.filter(|_| other_major) }
         }
@@ -173,28 +174,28 @@ fn plugin(platform: AcceleratorPlatform) -> DoctorCheck {
     }
 }
 
-/// One process at a time owns a machine's TPUs; libtpu leaves the file behind.
+/// Checks libtpu's lock file: one process at a time owns the TPUs, and libtpu does not remove the file.
 fn lock_file(path: &Path, nodes: &[PathBuf]) -> DoctorCheck {
     let subject = "libtpu's lock file";
     if !path.is_file() || nodes.is_empty() {
-        return DoctorCheck { subject, said: "in nobody's way".into(), mend: None };
+        return DoctorCheck { subject, said: "not present or not needed".into(), mend: None };
     }
     let path = path.display();
     match holder(nodes) {
         Some(process) => DoctorCheck {
             subject,
-            said: format!("process {process} uses the TPU, and no other program can until it ends"),
-            mend: Some(format!("kill {process}   # if it should not")),
+            said: format!("process {process} uses the TPU; other programs must wait until it exits"),
+            mend: Some(format!("kill {process}   # if it should not be running")),
         },
         None => DoctorCheck {
             subject,
-            said: format!("{path} is there, and no program of yours uses the TPU: it is stale"),
+            said: format!("{path} is stale: no program of yours uses the TPU"),
             mend: Some(format!("rm {path}")),
         },
     }
 }
 
-/// A process that has one of these files open, of those that this user may look at.
+/// Returns a process that has one of these files open, among those that this user may inspect.
 fn holder(files: &[PathBuf]) -> Option<u32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = processes.filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
@@ -205,18 +206,18 @@ fn holder(files: &[PathBuf]) -> Option<u32> {
     holding.next()
 }
 
-/// Off a cloud libtpu asks for a metadata server that never answers.
+/// Outside a cloud, libtpu waits for a metadata server that never answers.
 fn metadata() -> DoctorCheck {
     let subject = "metadata server";
     let off_cloud = device_nodes(AcceleratorPlatform::Tpu).is_empty();
     let said = match off_cloud {
-        true => "no TPU here: `systole compile` keeps libtpu from asking for it",
-        false => "libtpu asks it which slice this is",
+        true => "no TPU here: `systole compile` stops libtpu from querying it",
+        false => "libtpu queries it for the slice of this machine",
     };
     DoctorCheck { subject, said: said.into(), mend: None }
 }
 
-/// Whether the compiler compiles: a small program, in a child process.
+/// Compiles a small program in a child process.
 fn compiler() -> DoctorCheck {
     let subject = "compiling for a TPU";
     const PROGRAM: &str = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {\n  \
@@ -229,7 +230,7 @@ fn compiler() -> DoctorCheck {
     };
     match compiled() {
         Ok(report) => {
-            // The build, and the StableHLO that it reads.
+            // The build, and the StableHLO version that it supports.
             let version: Vec<&str> = report.compiler.lines().skip(1).collect();
             DoctorCheck { subject, said: format!("works; {}", version.join("; ")), mend: None }
         }

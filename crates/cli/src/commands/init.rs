@@ -1,4 +1,4 @@
-//! `systole init`: a commented TOML file to start from.
+//! `systole init`: writes a commented TOML file for a training run.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
@@ -12,13 +12,16 @@ use systole_ir::{Error, ErrorKind};
 
 #[derive(Args)]
 pub(crate) struct InitArgs {
-    /// fashion-mnist, mnist, glyphs, mlp, cifar-cnn, folder, tfrecord, table, resnet50, gpt2-small, gpt-micro, lstm, biggan or biggan128
+    /// Preset to write
+    ///
+    /// One of fashion-mnist, mnist, glyphs, mlp, cifar-cnn, folder, tfrecord, table, resnet50, gpt2-small, gpt-micro,
+    /// lstm, biggan or biggan128.
     #[arg(default_value = "fashion-mnist")]
     preset: String,
-    /// The file to write [default: standard output]
+    /// File to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Replace the file when it exists
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
 }
@@ -31,10 +34,10 @@ impl RunCommand for InitArgs {
 
 fn run(args: &InitArgs, screen: &Screen) -> CommandResult {
     if args.preset.contains(['.', '/']) {
-        let e = Error::new(ErrorKind::Config, format!("there is no preset `{}`", args.preset));
+        let e = Error::new(ErrorKind::Config, format!("unknown preset `{}`", args.preset));
         let to = quoted(&args.preset);
         return Err(CommandError::usage(
-            e.hint(format!("to write a preset into that file: init PRESET --out {to}")),
+            e.hint(format!("to write a preset to that file run: init PRESET --out {to}")),
         ));
     }
     ConfigDraft::preset(&args.preset).map_err(CommandError::usage)?;
@@ -47,15 +50,15 @@ fn run(args: &InitArgs, screen: &Screen) -> CommandResult {
         return Ok(0);
     };
     if path.exists() && !args.force {
-        let e = Error::new(ErrorKind::Io, format!("{} exists already", path.display()));
-        return Err(e.hint("choose another file with --out, or --force to replace it").into());
+        let e = Error::new(ErrorKind::Io, format!("{} already exists", path.display()));
+        return Err(e.hint("choose another file with --out, or pass --force to replace it").into());
     }
     write_atomically(&OsFileSystem, path, &[text.as_bytes()])?;
     if screen.json {
         screen.object(&json!({"preset": args.preset, "file": path}));
     }
     screen.line(format!(
-        "{} holds the whole run. Next:\n  {} train {}",
+        "{} configures the whole run. Next:\n  {} train {}",
         path.display(),
         program(),
         quoted(path)

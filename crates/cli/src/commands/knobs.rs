@@ -1,4 +1,4 @@
-//! `systole knobs`: the table of environment variables.
+//! `systole knobs`: lists the environment variables.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
@@ -16,14 +16,14 @@ impl RunCommand for KnobsArgs {
     }
 }
 
-/// Every environment variable: values, default, current value, what it does.
+/// Lists every environment variable with allowed values, default, current value and description.
 fn knobs(screen: &Screen) -> CommandResult {
     if screen.json {
         let object = |k: &EnvVar| json!({"name": k.name, "values": k.values, "default": k.default, "value": k.get(), "doc": k.doc});
         screen.object(&KNOBS.iter().map(object).collect::<Value>());
         return Ok(0);
     }
-    let mut rows = vec![["variable", "values", "default", "now", "what it does"].map(String::from).to_vec()];
+    let mut rows = vec![["variable", "values", "default", "now", "description"].map(String::from).to_vec()];
     let shown = |v: &str| if v.is_empty() { "-".to_string() } else { v.to_string() };
     for k in KNOBS {
         rows.push(vec![k.name.into(), k.values.into(), shown(k.default), shown(&k.get()), k.doc.into()]);

@@ -1,4 +1,4 @@
-//! `systole lr-find`: which learning rate to train with.
+//! `systole lr-find`: runs a learning rate range test and suggests a rate.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
@@ -19,22 +19,26 @@ use systole_progress::terminal;
 pub(crate) struct LrFindArgs {
     #[command(flatten)]
     train: TrainArgs,
-    /// The first rate [default: that of [lr_find] in the TOML, or 1e-7]
+    /// First learning rate [default: start_lr of [lr_find] in the TOML, or 1e-7]
     #[arg(long, value_name = "X")]
     start_lr: Option<f64>,
-    /// The last rate [default: that of [lr_find], or 10]
+    /// Last learning rate [default: end_lr of [lr_find] in the TOML, or 10]
     #[arg(long, value_name = "X")]
     end_lr: Option<f64>,
-    /// Updates of the weights, each at a higher rate than the one before [default: those of [lr_find], or 100]
+    /// Number of steps with rising rates [default: num_it of [lr_find], or 100]
     #[arg(long, value_name = "N")]
     num_it: Option<usize>,
-    /// Go on when the loss is above four times the best
+    /// Continue when the loss exceeds four times the best loss
     #[arg(long)]
     no_stop_div: bool,
-    /// Which suggestion `--apply` and the line to paste take: valley, slide, minimum or steep [default: that of [lr_find], or valley]
+    /// Suggestion to use: valley, slide, minimum or steep
+    ///
+    /// Used by `--apply` and in the suggested command. [default: suggest of [lr_find] in the TOML, or valley]
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(SUGGESTIONS), hide_possible_values = true)]
     suggest: Option<String>,
-    /// Train with the rate that was found; `--out` is then the run's folder, unless it ends in .svg
+    /// Train with the suggested rate
+    ///
+    /// `--out` then names the run folder, unless it ends in .svg.
     #[arg(long)]
     apply: bool,
 }
@@ -66,7 +70,7 @@ impl RunCommand for LrFindArgs {
 }
 
 impl LrFindArgs {
-    /// Where the picture goes: `--out` names a file, and only with `--apply` a run's folder.
+    /// Returns the path of the chart. `--out` names the chart file, or with `--apply` the run folder.
     fn picture(&mut self) -> Result<Option<PathBuf>, CommandError> {
         let is_svg = |path: &Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("svg"));
         match self.train.out.take() {
@@ -76,17 +80,17 @@ impl LrFindArgs {
                 Ok(None)
             }
             Some(out) => {
-                let what = format!("{} is no file that a curve is drawn into", out.display());
+                let what = format!("{} is not an .svg file", out.display());
                 let e = Error::new(ErrorKind::Config, what).at("--out");
                 Err(CommandError::usage(
-                    e.hint("name a file that ends in .svg; with --apply a folder for the run"),
+                    e.hint("pass a file that ends in .svg; with --apply also a folder for the run"),
                 ))
             }
             None => Ok(None),
         }
     }
 
-    /// The arguments, and what the configuration says where they are not given.
+    /// Merges the arguments with the section of the configuration.
     fn asked(&self, config: &RunConfig) -> LrFindSection {
         let section = config.lr_find.clone().unwrap_or_default();
         LrFindSection {
@@ -115,7 +119,7 @@ impl LrFindArgs {
         }
     }
 
-    /// This command's line as one of `train`.
+    /// Returns the equivalent command line of `train`.
     fn train_line(&self) -> String {
         let own =
             ["--start-lr", "--end-lr", "--num-it", "--suggest", "--out", "--learning-rate", "--one-cycle"];
@@ -132,7 +136,7 @@ impl LrFindArgs {
     }
 }
 
-/// The whole curve with some of what it suggests.
+/// Draws the loss curve with the named suggestions.
 fn with_chart(found: &LrFindResult, names: &[&str], draw: impl FnOnce(&Chart<'_>) -> String) -> String {
     let marks: Vec<(&str, f64)> =
         names.iter().filter_map(|name| Some((*name, found.suggestion(name)?))).collect();
@@ -145,7 +149,7 @@ fn with_chart(found: &LrFindResult, names: &[&str], draw: impl FnOnce(&Chart<'_>
     })
 }
 
-/// Two digits, which is more than a finder knows, as `--learning-rate` takes it.
+/// Formats a rate with two digits, as `--learning-rate` accepts it.
 fn shown(rate: f64) -> String {
     format!("{rate:.1e}")
 }

@@ -1,4 +1,4 @@
-//! `systole ops`: the table of operations.
+//! `systole ops`: lists the operations of the intermediate representation.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
@@ -17,13 +17,13 @@ impl RunCommand for OpsArgs {
     }
 }
 
-/// Every op: name, what it does, where it is specified, whether it has a derivative, which element types it takes.
+/// Lists every op with its description, specification, derivative support and element types.
 fn ops(screen: &Screen) -> CommandResult {
     if screen.json {
         screen.object(&TABLE.iter().map(as_json).collect::<Value>());
         return Ok(0);
     }
-    let head = ["op", "derivative", "element types", "specification", "what it does"].map(String::from);
+    let head = ["op", "derivative", "element types", "specification", "description"].map(String::from);
     let mut rows = vec![head.to_vec()];
     for e in TABLE {
         let derivative = if differentiable(e) { "yes" } else { "no" };
@@ -42,8 +42,9 @@ fn differentiable(e: &OpEntry) -> bool {
     (e.samples)().iter().any(|s| s.differentiable)
 }
 
-/// The element types that the op's own type rule accepts, tried on its samples. Ops with bodies take what their
-/// bodies take, so trying another type with the same body would say nothing: they are given all types.
+/// Returns the element types that the op's type rule accepts, tried on its samples.
+///
+/// Ops with bodies are listed with all types: their bodies determine the types.
 fn dtypes(e: &OpEntry) -> Vec<DType> {
     let samples = (e.samples)();
     let nodes = samples.iter().flat_map(|s| s.graph.nodes.iter().map(move |n| (s, n)));
@@ -53,7 +54,7 @@ fn dtypes(e: &OpEntry) -> Vec<DType> {
         .collect();
     let takes = |d: DType| {
         uses.iter().any(|(rule, args)| {
-            // Operands of one type change together; for which of them the types are told does not matter here.
+            // Change all operands of one type together, for each of the operand types in turn.
             let swapped = |from: DType| -> Vec<TensorType> {
                 let swap = |t: &TensorType| if t.dtype == from { t.with_dtype(d) } else { t.clone() };
                 args.iter().map(swap).collect()
@@ -65,7 +66,7 @@ fn dtypes(e: &OpEntry) -> Vec<DType> {
     DType::ALL.into_iter().filter(|d| takes(*d)).collect()
 }
 
-/// `all`, or families where they are whole: `bool, int, float`.
+/// Formats types as `all` or by complete families: `bool, int, float`.
 fn families(types: &[DType]) -> String {
     if types.len() == DType::ALL.len() {
         return "all".into();

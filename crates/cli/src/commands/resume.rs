@@ -1,4 +1,4 @@
-//! `systole resume`: goes on with the run of a folder.
+//! `systole resume`: resumes the training run of a folder.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
@@ -14,12 +14,12 @@ use systole_nn::Model;
 
 #[derive(Args)]
 pub(crate) struct ResumeArgs {
-    /// The folder of a run: what `systole train` was given with --out, or runs/PRESET
+    /// Run folder: the --out folder of `systole train`, or runs/PRESET
     #[arg(value_name = "DIR")]
     folder: PathBuf,
     #[command(flatten)]
     save: SaveArgs,
-    /// Show a dashboard while training, as `train --tui`
+    /// Show a terminal dashboard while training, like `train --tui`
     #[arg(long)]
     tui: bool,
 }
@@ -30,23 +30,23 @@ impl RunCommand for ResumeArgs {
     }
 }
 
-/// What to name in place of something that holds no run: the run that a file belongs to, where it does.
+/// Hint if `named` is not a run folder: the folder of the file, if that is one.
 fn run_of(named: &Path) -> String {
     let folder = named.parent().filter(|f| named.is_file() && RunRecord::read(f).is_ok_and(|r| r.is_some()));
     match folder {
-        Some(folder) => format!("name the run's folder: resume {}", folder.display()),
-        None => "name the folder of a run, such as runs/PRESET".into(),
+        Some(folder) => format!("name the run folder: resume {}", folder.display()),
+        None => "name a run folder, such as runs/PRESET".into(),
     }
 }
 
 fn resume(args: ResumeArgs, screen: &Screen) -> CommandResult {
     let began = Instant::now();
     let Some(mut record) = RunRecord::read(&args.folder)? else {
-        let e = Error::new(ErrorKind::Io, format!("{} holds no run", args.folder.display()));
+        let e = Error::new(ErrorKind::Io, format!("{} contains no run", args.folder.display()));
         return Err(e.hint(run_of(&args.folder)).into());
     };
     record.config.fit.tui |= args.tui;
-    // The saved model may have been moved away since, or be one that this run has written itself.
+    // The original model may have moved, or been overwritten by this run.
     let earlier = match &record.from {
         Some(from) => Some(run_directory::saved(&args.folder)?.map_or_else(|| Model::load(from), Ok)?),
         None => None,

@@ -1,4 +1,4 @@
-//! `systole run`: a program of another system, or of our own, on a device.
+//! `systole run`: runs a StableHLO program, an ONNX model or a .tflite file on a device.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
@@ -20,16 +20,19 @@ use systole_runtime::backend;
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// A program: StableHLO text (as JAX, PyTorch/XLA and `systole show --stage stablehlo` write it) or bytecode, an ONNX model,
-    /// or a .tflite file; `-` reads standard input
+    /// StableHLO text or bytecode, ONNX model or .tflite file; `-` reads stdin
+    ///
+    /// Reads StableHLO as written by JAX, PyTorch/XLA and `systole show --stage stablehlo`.
     #[arg(value_name = "FILE")]
     program: String,
     #[command(flatten)]
     inputs: InputArgs,
-    /// Write the results out0, out1, … to a .npz or .safetensors file, instead of showing them in short
+    /// Write the results out0, out1, … to a .npz or .safetensors file
+    ///
+    /// Without it, a summary of the results is printed.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Run so many times more and show the median time, the best and the spread of four runs in five
+    /// Run N more times; print the median, best, 10th and 90th percentile time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     repeat: Option<u32>,
 }
@@ -65,10 +68,10 @@ fn run(args: &RunArgs, screen: &Screen) -> CommandResult {
     if format.is_some() {
         let e = Error::new(
             ErrorKind::Config,
-            format!("{} has {} tests and no program", args.program, functions.len()),
+            format!("{} has {} test functions and no main program", args.program, functions.len()),
         );
         return Err(CommandError::usage(
-            e.at("--output").hint("--function names the one whose results are written"),
+            e.at("--output").hint("name the function whose results to write with --function"),
         ));
     }
     let (mut objects, mut failed) = (Vec::new(), 0);
@@ -93,7 +96,7 @@ fn run(args: &RunArgs, screen: &Screen) -> CommandResult {
     Ok(u8::from(failed > 0))
 }
 
-/// Runs one function; what there is to tell as an object, and the exit code.
+/// Runs one function. Returns its JSON object and exit code.
 fn run_one(
     args: &RunArgs,
     source: &ParsedProgram,
@@ -108,7 +111,7 @@ fn run_one(
     }
     let devices = program.program.spread.as_ref().map_or(1, |s| s.mesh.devices());
     if devices > 1 {
-        note(&format!("the program is written for {devices} devices; here one runs all of it"));
+        note(&format!("the program is sharded over {devices} devices; one device runs all of it"));
     }
     let (inputs, given) = args.inputs.values(&program)?;
     let device = backend("auto")?;
@@ -143,7 +146,7 @@ fn write(path: &Path, format: ArrayFileFormat, ran: &RunResults) -> Result<()> {
     files::write(path, format, arrays)
 }
 
-/// Runs once, to the end.
+/// Runs once and waits for the end.
 fn timed(
     runner: &ProgramRunner,
     inputs: &[systole_runtime::Buffer],
@@ -155,14 +158,14 @@ fn timed(
     Ok(results)
 }
 
-/// What there is to tell.
+/// Report of a program run.
 struct Answer<'a> {
     args: &'a RunArgs,
     program: &'a ImportedProgram,
     device: &'a str,
     given: String,
     runner: &'a ProgramRunner,
-    /// Milliseconds of the first run, and of the others in order of length.
+    /// Time of the first run in ms, and the sorted times of the others.
     first: f64,
     times: Vec<f64>,
     ran: RunResults,
@@ -215,7 +218,7 @@ impl Answer<'_> {
         })
     }
 
-    /// Whether the program's claims about itself hold, as an exit code; each that does not is told.
+    /// Prints failed checks of the program and returns the exit code.
     fn code(&self, screen: &Screen) -> u8 {
         let checks = &self.ran.checks;
         let wrong: Vec<String> = checks
@@ -226,24 +229,24 @@ impl Answer<'_> {
         if wrong.is_empty() {
             if !checks.is_empty() && !screen.json {
                 screen.line(match checks.len() {
-                    1 => "the program's check of its result holds".into(),
-                    n => format!("all {n} checks of the program hold"),
+                    1 => "the program's check passed".into(),
+                    n => format!("all {n} checks of the program passed"),
                 });
             }
             return 0;
         }
         let what = match checks.len() {
-            1 => "the program's check of its result does not hold".into(),
-            n => format!("{} of the program's {n} checks do not hold", wrong.len()),
+            1 => "the program's check failed".into(),
+            n => format!("{} of the program's {n} checks failed", wrong.len()),
         };
         let hint = match self.device {
             "ref" => {
-                "the interpreter is the specification's own words: compare the program's claim with them"
+                "the interpreter follows the StableHLO specification: review the expected values in the program"
                     .into()
             }
             device => {
                 format!(
-                    "`systole check` finds the first op that differs from the interpreter (--devices {device},ref)"
+                    "find the first op that differs from the interpreter with `systole check` (--devices {device},ref)"
                 )
             }
         };
@@ -255,7 +258,7 @@ impl Answer<'_> {
     }
 }
 
-/// A result for programs.
+/// JSON summary of a result.
 fn result(i: usize, v: &systole_program::run::ResultValue) -> Value {
     let s = ArraySummary::of(&v.held);
     let mut o = Map::new();
@@ -271,7 +274,7 @@ fn result(i: usize, v: &systole_program::run::ResultValue) -> Value {
     o.into()
 }
 
-/// The first elements; a complex one is a pair.
+/// Returns the first elements; a complex element is a pair.
 fn first(held: &[Literal], n: usize) -> Value {
     let one = |x: &Literal, i: usize| match x.get(i) {
         Scalar::Bool(b) => json!(b),
@@ -286,7 +289,7 @@ fn first(held: &[Literal], n: usize) -> Value {
     (0..n).map(element).collect()
 }
 
-/// A number, or its name where JSON has none for it.
+/// A number, or its name (NaN, inf) if JSON cannot represent it.
 fn number(v: f64) -> Value {
     if v.is_finite() { json!(v) } else { json!(v.to_string()) }
 }

@@ -1,4 +1,4 @@
-//! `systole shrink`: the smallest program that still fails, for a report.
+//! `systole shrink`: minimizes a failing program for a bug report (test-case reduction).
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
@@ -18,20 +18,20 @@ use systole_program::{files, inputs};
 
 #[derive(Args)]
 pub(crate) struct ShrinkArgs {
-    /// A program: StableHLO text or bytecode; `-` reads standard input
+    /// StableHLO text or bytecode; `-` reads standard input
     #[arg(value_name = "FILE")]
     program: String,
-    /// Where the smaller program goes [default: FILE.min.mlir]
+    /// File for the minimized program [default: FILE.min.mlir]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Seconds that it may take; what is smallest then is written
+    /// Time limit in seconds; the smallest program found so far is written
     #[arg(long, value_name = "S", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
     time_limit: u64,
     #[command(flatten)]
     pair: PairArgs,
 }
 
-/// Seeds that are tried, so that a report needs no file of arrays.
+/// Number of random seeds to try, so that the report needs no argument file.
 const SEEDS: u64 = 4;
 
 impl RunCommand for ShrinkArgs {
@@ -49,8 +49,8 @@ impl RunCommand for ShrinkArgs {
             let e =
                 Error::new(ErrorKind::Config, format!("{} does not fail", program::called(&self.program)));
             return Err(e
-                .because(format!("{} agree in all results, given {given}", short(&pair).join(" and ")))
-                .hint("name the --devices that differ, give the arguments that it fails with by --input, or try another --random")
+                .because(format!("{} agree in all results, with {given}", short(&pair).join(" and ")))
+                .hint("pass devices that differ with --devices, failing arguments with --input, or another seed with --random")
                 .into());
         }
         let mut judge = FailureTest { pair: &pair, kind, tried: 0, screen };
@@ -64,7 +64,8 @@ impl RunCommand for ShrinkArgs {
     }
 }
 
-/// What was written: the program, its arguments where no seed draws such, and the option that gives them.
+/// Files written: the program, and its arguments if no seed reproduces the failure; with the option that passes the
+/// arguments.
 struct ReproducerFiles {
     program: PathBuf,
     arguments: Option<PathBuf>,
@@ -127,24 +128,24 @@ impl ShrinkArgs {
         ));
         screen.line(text::print(&small.graph).trim_end());
         screen.line(format!(
-            "it fails as the whole does ({} were tried):\n  {} {again}",
+            "it fails like the original program ({} tried):\n  {} {again}",
             number_of(judge.tried, "program"),
             crate::render::screen::program(),
         ));
         screen.line(format!(
-            "to report it, send this program with that command and what `systole doctor` says to {}/issues",
+            "to report it, send this program, this command and the output of `systole doctor` to {}/issues",
             env!("CARGO_PKG_REPOSITORY")
         ));
     }
 }
 
-/// `3 ops, 2 arguments, 1 result`
+/// Formats as `3 ops, 2 arguments, 1 result`.
 fn size(case: &FailingCase) -> String {
     let results = number_of(case.graph.results.len(), "result");
     format!("{}, {}, {results}", number_of(case.ops(), "op"), number_of(case.arguments.len(), "argument"))
 }
 
-/// `step.min.mlir` beside `step.mlir`.
+/// Returns `step.min.mlir` next to `step.mlir`.
 fn beside(program: &str) -> PathBuf {
     match program {
         "-" => "program.min.mlir".into(),
@@ -152,7 +153,7 @@ fn beside(program: &str) -> PathBuf {
     }
 }
 
-/// The arguments of a case by the names of its own graph.
+/// Returns the argument types of a case, named as in its own graph.
 fn faces(case: &FailingCase) -> Vec<ProgramPort> {
     let face = |(first, x): (usize, &Literal)| ProgramPort {
         dims: x.shape().to_vec(),

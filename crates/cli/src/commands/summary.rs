@@ -1,4 +1,4 @@
-//! `systole summary`: a model's layers.
+//! `systole summary`: prints a model's layers, output shapes and weight counts.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
@@ -12,7 +12,7 @@ use systole_nn::Model;
 
 #[derive(Args)]
 pub(crate) struct SummaryArgs {
-    /// A model file or the folder of a run, a preset or a TOML file, or a .tflite or .onnx file
+    /// Model file, run folder, preset, TOML file, or .tflite or .onnx file
     target: String,
 }
 
@@ -22,7 +22,7 @@ impl RunCommand for SummaryArgs {
     }
 }
 
-/// Layers, output shapes, numbers of weights.
+/// Prints layers, output shapes and weight counts.
 fn summary(target: &str, screen: &Screen) -> CommandResult {
     if tflite::is_lite(target) {
         return tflite::summary(target, screen);

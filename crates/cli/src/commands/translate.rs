@@ -1,4 +1,4 @@
-//! `systole translate`: programs between StableHLO text and bytecode, and between versions; ONNX models as either.
+//! `systole translate`: converts programs between StableHLO text, bytecode and versions; reads ONNX models too.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
@@ -14,13 +14,13 @@ use systole_program::program_file::ProgramFormat;
 
 #[derive(Args)]
 pub(crate) struct TranslateArgs {
-    /// A program: StableHLO text or bytecode, or an ONNX model; `-` reads standard input
+    /// StableHLO text or bytecode, or ONNX model; `-` reads standard input
     #[arg(value_name = "IN")]
     program: String,
-    /// Where it goes: text into a .mlir file, bytecode into .mlirbc or .bc; `-` shows text
+    /// Output file: .mlir for text, .mlirbc or .bc for bytecode; `-` prints text
     #[arg(value_name = "OUT")]
     output: String,
-    /// The StableHLO version whose readers the bytecode is for, such as 1.0.0 [default: the newest that is known here]
+    /// StableHLO version of the bytecode, such as 1.0.0 [default: the newest]
     #[arg(long, value_name = "VERSION")]
     target: Option<String>,
     #[command(flatten)]
@@ -49,7 +49,7 @@ fn run(args: &TranslateArgs, screen: &Screen) -> CommandResult {
     write_atomically(&OsFileSystem, Path::new(&args.output), &[&written])?;
     let what = match form {
         ProgramFormat::Text => "StableHLO text".into(),
-        _ => format!("bytecode of StableHLO {version}"),
+        _ => format!("StableHLO {version} bytecode"),
     };
     match screen.json {
         true => screen.object(&json!({
@@ -61,27 +61,27 @@ fn run(args: &TranslateArgs, screen: &Screen) -> CommandResult {
     Ok(0)
 }
 
-/// What an output's name asks for.
+/// Returns the program format of an output file name.
 fn form_of(output: &str) -> Result<ProgramFormat> {
     let extension = Path::new(output).extension().map(|e| e.to_string_lossy().to_lowercase());
     match extension.as_deref() {
         _ if output == "-" => Ok(ProgramFormat::Text),
         Some("mlir") => Ok(ProgramFormat::Text),
         Some("mlirbc" | "bc") => Ok(ProgramFormat::Bytecode),
-        _ => Err(Error::new(ErrorKind::Config, format!("{output} does not say how the program is written"))
-            .hint("name it .mlir for text, .mlirbc or .bc for bytecode, or - to see it as text")),
+        _ => Err(Error::new(ErrorKind::Config, format!("{output} has no known extension"))
+            .hint("use .mlir for text, .mlirbc or .bc for bytecode, or - to print text")),
     }
 }
 
-/// The version that bytecode is written for.
+/// Returns the bytecode version to write.
 fn version(target: Option<&str>, form: ProgramFormat) -> Result<StablehloVersion> {
     let Some(text) = target else { return Ok(systole_bytecode::CURRENT) };
     if form == ProgramFormat::Text {
         let e = Error::new(ErrorKind::Config, "text has no version");
-        return Err(e.hint("leave the option out, or name an output that ends in .mlirbc"));
+        return Err(e.hint("remove --target, or name an output file that ends in .mlirbc"));
     }
     StablehloVersion::from_text(text.trim_start_matches('v')).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("`{text}` is no version"))
-            .hint(format!("write one such as 1.0.0; the newest is {}", systole_bytecode::CURRENT))
+        Error::new(ErrorKind::Config, format!("expected a version, got `{text}`"))
+            .hint(format!("write it as 1.0.0; the newest is {}", systole_bytecode::CURRENT))
     })
 }

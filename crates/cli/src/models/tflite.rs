@@ -1,4 +1,4 @@
-//! `.tflite` files on the command line: what is in them, run on arrays, asked about pictures.
+//! Runs and summarizes .tflite files for `systole run`, `summary`, `predict` and `evaluate`.
 
 use crate::args::exit_status::{CommandError, CommandResult};
 use crate::models::program::InputArgs;
@@ -14,33 +14,33 @@ use systole_program::files::{self, ArrayFileFormat, StoredArray};
 use systole_quant::{FloatPredictor, GraphEngine};
 use systole_tflite::{OptionField, TfliteInterpreter, TfliteModel, TfliteOp, TfliteTensor};
 
-/// Runs whose operators `--profile` times: what else the machine does meets some of them.
+/// Number of profiled runs; the minimum per operator is shown, because other load on the machine disturbs some runs.
 const PROFILED: usize = 10;
 
-/// Whether a name is that of such a file.
+/// Whether the name has the extension `.tflite`.
 pub(crate) fn is_lite(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("tflite"))
 }
 
-/// Reads such a file.
+/// Reads a .tflite file.
 pub(crate) fn open(name: &str) -> Result<TfliteModel> {
     let bytes = systole_data::input_file::read(name)
         .map_err(|e| Error::io("cannot read", name, e).hint("check the path of the .tflite file"))?;
     TfliteModel::from_bytes(name, &bytes)
 }
 
-/// How many threads run samples.
+/// Number of threads for running samples.
 pub(crate) fn threads() -> usize {
     let asked = systole_ir::knobs::THREADS.get_usize();
     if asked > 0 { asked } else { std::thread::available_parallelism().map_or(1, usize::from) }
 }
 
-/// What computes such files: the CPU engine, or where `--device ref` asks for it the interpreter.
+/// Engine for .tflite files: the CPU engine, or the reference interpreter with `--device ref`.
 pub(crate) fn engine() -> GraphEngine {
     if systole_ir::knobs::BACKEND.get() == "ref" { GraphEngine::Reference } else { GraphEngine::Fast }
 }
 
-/// Rows of a batch: `x: T[B, …] → T[1, …]` each.
+/// Splits a batch into its rows: `x: T[B, …] → T[1, …]` each.
 pub(crate) fn rows(x: &Literal) -> Result<Vec<Literal>> {
     let dims = x.shape().dims();
     let size = x.ty().bytes() / dims.first().copied().unwrap_or(1).max(1);
@@ -56,7 +56,7 @@ pub(crate) fn predict_on_batch(answers: &FloatPredictor, x: &Literal) -> Result<
     Literal::from_slice(dims, &answers.iter().flat_map(|y| y.to_f32s()).collect::<Vec<f32>>())
 }
 
-/// `systole summary FILE.tflite`: operators, scales, sizes.
+/// Prints the operators, scales and sizes of a .tflite file (`systole summary FILE.tflite`).
 pub(crate) fn summary(name: &str, screen: &Screen) -> CommandResult {
     let model = open(name)?;
     let of = |t: &TfliteTensor| match t.quantization.as_ref().map(|q| (&q.scale[..], &q.zero_point[..])) {
@@ -117,7 +117,7 @@ fn tensor_json(t: &TfliteTensor) -> Value {
     })
 }
 
-/// A file at work.
+/// A .tflite model ready to run, compiled or interpreted.
 enum TfliteRunner {
     Fast(Box<Int8Program>),
     Reference(TfliteModel),
@@ -140,7 +140,7 @@ impl TfliteRunner {
         }
     }
 
-    /// The results, and how many milliseconds they took.
+    /// Runs the model once. Returns the results and the time in ms.
     fn timed(&self, inputs: &[Literal]) -> Result<(Vec<Literal>, f64)> {
         let began = Instant::now();
         let results = match self {
@@ -150,7 +150,7 @@ impl TfliteRunner {
         Ok((results, began.elapsed().as_secs_f64() * 1e3))
     }
 
-    /// Where the time of a run goes, if `--profile` asks for it: the ten operators that take most of it, or all.
+    /// Returns the operator profile if `--profile` is set: the ten slowest operators, or all.
     fn profile(&self, inputs: &[Literal]) -> Result<Option<String>> {
         let TfliteRunner::Fast(program) = self else { return Ok(None) };
         if !systole_runtime::events::wanted(2) {
@@ -177,22 +177,22 @@ impl TfliteRunner {
             rows.push(vec![o.op.name().into(), form.into(), name, ty, ms, format!("{share:.1} %")]);
         }
         let whole = whole.as_secs_f64() * 1e3;
-        Ok(Some(format!("the least of {PROFILED} runs, {whole:.3} ms together:\n{}", table(&rows))))
+        Ok(Some(format!("minimum of {PROFILED} runs, {whole:.3} ms in total:\n{}", table(&rows))))
     }
 
-    /// How it computes its operators.
+    /// Describes how many operators run as compiled kernels.
     fn told(&self) -> String {
         match self {
             TfliteRunner::Fast(program) => {
                 let all = program.forms().count();
-                format!("{} of {all} operators by the engine's kernels", all - program.interpreted())
+                format!("{} of {all} operators run as kernels of the CPU engine", all - program.interpreted())
             }
-            TfliteRunner::Reference(_) => "all operators by the interpreter".into(),
+            TfliteRunner::Reference(_) => "all operators run in the interpreter".into(),
         }
     }
 }
 
-/// `systole run FILE.tflite`: raw inputs and outputs, of the file's own types.
+/// Runs a .tflite file on raw inputs of the file's own types (`systole run FILE.tflite`).
 pub(crate) fn run(
     name: &str,
     args: &InputArgs,
@@ -204,7 +204,7 @@ pub(crate) fn run(
         output.map(ArrayFileFormat::of).transpose().map_err(|e| CommandError::usage(e.at("--output")))?;
     if args.function.is_some() {
         let e = Error::new(ErrorKind::Config, "a .tflite file has one function").at("--function");
-        return Err(CommandError::usage(e.hint("leave --function out")));
+        return Err(CommandError::usage(e.hint("remove --function")));
     }
     let model = open(name)?;
     let inputs = inputs(&model, args)?;
@@ -263,9 +263,9 @@ fn inputs(model: &TfliteModel, args: &InputArgs) -> Result<Vec<Literal>> {
     let Some(path) = &args.input else {
         let list: Vec<String> =
             wanted.iter().enumerate().map(|(i, t)| format!("arg{i} {} ({})", t.ty, t.name)).collect();
-        return Err(Error::new(ErrorKind::Config, "the file needs inputs")
-            .because(format!("it takes {}", list.join(", ")))
-            .hint("give them: --input FILE.npz, or draw them: --random SEED"));
+        return Err(Error::new(ErrorKind::Config, "the .tflite file needs input arrays")
+            .because(format!("expected {}", list.join(", ")))
+            .hint("pass arrays with --input FILE.npz, or random ones with --random SEED"));
     };
     let arrays = files::read(path)?;
     let find = |(i, t): (usize, &&TfliteTensor)| {
@@ -276,7 +276,7 @@ fn inputs(model: &TfliteModel, args: &InputArgs) -> Result<Vec<Literal>> {
             .or_else(|| arrays.iter().find(|(name, _)| *name == t.name));
         let only = || arrays.first().filter(|_| arrays.len() == 1 && wanted.len() == 1);
         let (_, stored) = found.or_else(only).ok_or_else(|| {
-            Error::new(ErrorKind::Data, format!("there is no array {arg} or {}", t.name))
+            Error::new(ErrorKind::Data, format!("expected an array named {arg} or {}", t.name))
                 .at(path.display().to_string())
         })?;
         literal(stored, t).at(|| format!("{arg} of {}", path.display()))
@@ -286,13 +286,13 @@ fn inputs(model: &TfliteModel, args: &InputArgs) -> Result<Vec<Literal>> {
 
 fn literal(stored: &StoredArray, t: &TfliteTensor) -> Result<Literal> {
     if !stored.elements.contains(&t.ty.dtype.name()) || stored.dims != t.dims() {
-        let e = Error::new(ErrorKind::Data, format!("the array is {}, the file takes {}", stored.ty(), t.ty));
-        return Err(e.hint("`systole summary FILE.tflite` shows the types and scales of inputs"));
+        let e = Error::new(ErrorKind::Data, format!("the array is {}, expected {}", stored.ty(), t.ty));
+        return Err(e.hint("run `systole summary FILE.tflite` to see the types and scales of the inputs"));
     }
     Literal::from_bytes(t.ty.clone(), &stored.bytes)
 }
 
-/// How many rows the smallest table has in which the numbers of a tensor choose rows; none where they choose nothing.
+/// Returns the row count of the smallest table that `tensor` indexes (gather), or `None` if it indexes none.
 fn rows_chosen_by(model: &TfliteModel, tensor: usize) -> Option<usize> {
     let mut same = vec![tensor];
     let mut rows: Option<usize> = None;
@@ -316,7 +316,7 @@ fn rows_chosen_by(model: &TfliteModel, tensor: usize) -> Option<usize> {
     rows
 }
 
-/// Floats from −1 to 1, numbers of `rows` where they choose such, otherwise any bytes.
+/// Random input: floats in [−1, 1), row indices below `rows` for index tensors, otherwise random bytes.
 fn drawn(t: &TfliteTensor, rows: Option<usize>, seed: u64) -> Result<Literal> {
     let mut stream = systole_base::rng::RandomStream::new(seed, systole_base::rng::hash_name(&t.name), 0);
     let n = t.ty.elements();

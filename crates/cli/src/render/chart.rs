@@ -1,29 +1,29 @@
-//! A curve, as text for a terminal and as SVG.
+//! Line chart of one curve, as terminal text and as SVG.
 
 use std::fmt::Write;
 
-/// What a curve goes over.
+/// Scale of the x axis.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum ChartAxis {
-    /// Rates above 0, by their logarithms. The curve is cut off a little above where it began, so that its end, which may be
-    /// many times as high, does not press the rest flat.
+    /// Positive learning rates on a logarithmic scale. The y axis ends a little above the curve's start, because the
+    /// end may be many times as high and would flatten the rest.
     Rates,
-    /// Steps, and all of the curve from 0 on.
+    /// Steps on a linear scale; the y axis includes 0.
     Steps,
 }
 
-/// A curve, and places on its axis that have a name.
+/// A curve with named marks on the x axis.
 pub(crate) struct Chart<'a> {
     pub(crate) axis: ChartAxis,
-    /// Rising.
+    /// Increasing x values.
     pub(crate) x: &'a [f64],
-    /// As many; what is not finite is left out.
+    /// One y value per x; non-finite values are skipped.
     pub(crate) y: &'a [f64],
     pub(crate) marks: &'a [(&'a str, f64)],
     pub(crate) labels: [&'a str; 2],
 }
 
-/// From 0 to 1 along both axes.
+/// Value ranges of both axes; maps values to 0 … 1.
 struct ChartScale {
     axis: ChartAxis,
     x: [f64; 2],
@@ -40,12 +40,12 @@ impl ChartScale {
         }
     }
 
-    /// An end of the axis.
+    /// Label of an x value.
     fn told(&self, x: f64) -> String {
         if self.axis == ChartAxis::Rates { format!("{x:.1e}") } else { x.to_string() }
     }
 
-    /// Places of the axis between its ends that are told too.
+    /// Labeled ticks of the x axis.
     fn ticks(&self) -> Vec<(f64, String)> {
         match self.axis {
             ChartAxis::Rates => {
@@ -70,7 +70,7 @@ impl Chart<'_> {
             .filter(|(x, y)| (*x > 0.0 || self.axis == ChartAxis::Steps) && y.is_finite())
     }
 
-    /// What is shown: all of the axis, and what that says of the curve.
+    /// Value ranges to draw, or `None` if there are no points.
     fn frame(&self) -> Option<ChartScale> {
         let first = self.points().next()?;
         let last = self.points().last()?;
@@ -84,7 +84,7 @@ impl Chart<'_> {
         Some(ChartScale { axis: self.axis, x: [first.0, last.0], y })
     }
 
-    /// Lines of at most `width` columns: the curve, its marks and their names, the ends of both axes.
+    /// Draws the chart as text at most `width` columns wide: curve, marks with names, axis limits.
     pub(crate) fn text(&self, width: usize, height: usize) -> String {
         let Some(frame) = self.frame() else { return String::new() };
         let side = 9;
@@ -122,7 +122,7 @@ impl Chart<'_> {
         text
     }
 
-    /// A file of its own: no script, no font, no picture from elsewhere; readable on light and dark.
+    /// Draws the chart as a self-contained SVG file without scripts or external fonts, for light and dark backgrounds.
     pub(crate) fn svg(&self, title: &str) -> String {
         const SIZE: [f64; 2] = [640.0, 360.0];
         const EDGE: [f64; 4] = [64.0, 40.0, 20.0, 48.0]; // left, top, right, bottom

@@ -1,19 +1,19 @@
-//! Times of several runs, as they are told.
+//! Timing statistics of repeated runs: median, best, 10th and 90th percentile.
 
 use crate::render::screen::number_of;
 use serde_json::{Value, json};
 use std::fmt;
 
-/// Times of several runs in ms.
+/// Timing statistics of repeated runs, in ms.
 pub(crate) struct TimingStats {
     runs: usize,
     median: f64,
     best: f64,
-    /// What a tenth stay below, and what a tenth exceed.
+    /// 10th and 90th percentile.
     tenths: (f64, f64),
 }
 
-/// Of times in order of length; `None`: there are none.
+/// Computes the statistics of sorted times; `None` if there are none.
 pub(crate) fn spread(sorted: &[f64]) -> Option<TimingStats> {
     let n = sorted.len();
     let at = |i: usize| sorted.get(i).copied();
@@ -34,9 +34,6 @@ impl fmt::Display for TimingStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TimingStats { runs, median, best, tenths: (low, high) } = self;
         let runs = number_of(*runs, "more run");
-        write!(
-            f,
-            "{runs}: median {median:.3} ms, best {best:.3} ms, four of five from {low:.3} to {high:.3} ms"
-        )
+        write!(f, "{runs}: median {median:.3} ms, best {best:.3} ms, p10–p90 {low:.3} to {high:.3} ms")
     }
 }

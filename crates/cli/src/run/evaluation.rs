@@ -1,4 +1,4 @@
-//! What a model says of test data: which classes it takes for which, and what it gets wrong by far.
+//! Evaluates a model on test data sample by sample: confusion matrix, worst mistakes, sample images.
 
 use crate::run::confusion::Confusion;
 use std::time::{Duration, Instant};
@@ -11,30 +11,30 @@ use systole_nn::loss::Loss;
 use systole_nn::{Model, grouped};
 use systole_report::WrongPrediction;
 
-/// Pictures in a row of the grid of samples, and rows.
+/// Rows and columns of the sample image grid.
 const GRID: usize = 5;
-/// Mistakes that are kept.
+/// Number of mistakes to keep.
 const WORST: usize = 12;
-/// A longer side of a picture is brought to this.
+/// Maximum side length of an image in pixels; larger images are scaled down.
 const SIDE: usize = 160;
-/// Values of a batch's answers, at most: more would take a run's memory for a report.
+/// Maximum number of output values per batch. More would use too much memory for a report.
 const VALUES: usize = 16 << 20;
-/// Tokens of text before the one that is wrong.
+/// Number of context tokens shown before a wrong token.
 const CONTEXT: usize = 60;
-/// Fields of a row that are shown.
+/// Number of fields shown of a table row.
 const FIELDS: usize = 12;
 
-/// What was said of test data.
+/// Predictions on test data: confusion matrix, worst mistakes and sample images.
 pub(crate) struct TestPredictions {
-    /// For classes only.
+    /// For classifiers only.
     pub(crate) confusion: Option<Confusion>,
-    /// The first test pictures.
+    /// The first test images.
     samples: Vec<Literal>,
-    /// The worst first, with how bad each is.
+    /// The worst mistakes first, each with its badness.
     worst: Vec<(f64, WrongPrediction)>,
     seen: u64,
     wrong: u64,
-    /// Whether all was tested, not only what there was time for.
+    /// Whether all test data was evaluated within the time limit.
     is_whole: bool,
     kind: PredictionTask,
 }
@@ -49,7 +49,7 @@ enum PredictionTask {
 }
 
 impl TestPredictions {
-    /// Asks the model about all test data, or for about as long as `limit` says.
+    /// Runs the model on all test data, or for about `limit`.
     pub(crate) fn gather(
         model: &mut Model,
         config: &RunConfig,
@@ -84,12 +84,12 @@ impl TestPredictions {
         Ok(Some(answers))
     }
 
-    /// The worst mistakes.
+    /// Returns the worst mistakes.
     pub(crate) fn worst(&self) -> impl Iterator<Item = &WrongPrediction> {
         self.worst.iter().map(|(_, mistake)| mistake)
     }
 
-    /// The first test pictures in rows, as a PNG file; `None` where there are no pictures.
+    /// Encodes the first test images as a PNG grid; `None` if the data has no images.
     pub(crate) fn grid(&self) -> Result<Option<Vec<u8>>> {
         let Some(first) = self.samples.first() else { return Ok(None) };
         let [h, w, c] = [0, 1, 2].map(|axis| first.shape()[axis]);
@@ -104,7 +104,7 @@ impl TestPredictions {
         png::to_bytes(&Literal::from_slice([rows * h, GRID * w, c], &pixels)?).map(Some)
     }
 
-    /// The worst mistakes, and a sentence of how they were found.
+    /// Returns the worst mistakes and a sentence that describes them.
     pub(crate) fn mistakes(self, elements: &str) -> (Vec<WrongPrediction>, String) {
         let what = match self.kind {
             PredictionTask::Tokens => "tokens",
@@ -112,13 +112,13 @@ impl TestPredictions {
         };
         let of = match self.is_whole {
             true => format!("{} test {what}", grouped(self.seen)),
-            false => format!("the first {} test {what}, as many as there was time for", grouped(self.seen)),
+            false => format!("the first {} test {what} (within the time limit)", grouped(self.seen)),
         };
         let told = match self.kind {
-            PredictionTask::Numbers => format!("The greatest errors in {of}."),
-            _ if self.wrong == 0 => format!("None: all of {of} were told right."),
+            PredictionTask::Numbers => format!("The largest errors among {of}."),
+            _ if self.wrong == 0 => format!("None: all of {of} are correct."),
             _ => format!(
-                "{} of {of} are wrong; these are those whose truth the model thought the least likely.",
+                "{} of {of} are wrong; shown are those with the lowest probability for the true class.",
                 grouped(self.wrong)
             ),
         };
@@ -153,7 +153,7 @@ impl TestPredictions {
         Ok(())
     }
 
-    /// One answer; `shown` adds a picture or a text to what is kept.
+    /// Scores one prediction; `shown` adds an image or a text to a mistake that is kept.
     fn judge(
         &mut self,
         row: &[f32],
@@ -213,7 +213,7 @@ impl TestPredictions {
     }
 }
 
-/// `None` where nothing can be said of single samples.
+/// Returns the prediction task, or `None` if single samples cannot be judged.
 fn kind_of(model: &Model, data: &TrainingData) -> Option<PredictionTask> {
     let output = model.output_type()?;
     let loss = model.compile_config().map(|c| c.loss.base())?;
@@ -235,7 +235,7 @@ fn token(k: usize) -> String {
     }
 }
 
-/// A mistake with what it was about: row `sample` of a batch, of text the token after place `at`.
+/// Adds the input to a mistake: row `sample` of a batch; for text the token after position `at`.
 fn shown(
     mut of: WrongPrediction,
     batch: &Literal,
@@ -267,7 +267,7 @@ fn shown(
     Ok(of)
 }
 
-/// Row `sample` of a batch as a picture of bytes, made smaller where it is large; `None` where it is none.
+/// Converts row `sample` of a batch to a `u8` image, scaled down if large; `None` if it is not an image.
 fn picture(
     batch: &Literal,
     sample: usize,
@@ -289,7 +289,7 @@ fn picture(
     HostArray::from(picture).resize(side(h), side(w)).into_literal().map(Some)
 }
 
-/// Probabilities: as they are, or a softmax of them where the model gives logits.
+/// Returns the row if it holds probabilities, otherwise its softmax (logits).
 pub(crate) fn probabilities(row: &[f32]) -> Vec<f32> {
     let sum: f32 = row.iter().sum();
     if row.iter().all(|p| (0.0..=1.0).contains(p)) && (sum - 1.0).abs() < 0.01 {

@@ -1,4 +1,4 @@
-//! `report.html` in a run's folder: what only the program knows of a run, put into its page.
+//! Writes `report.html` in a run's folder: adds command, machine and predictions to the page of `systole_report`.
 
 use crate::render::screen::{self, counted, grouped, note, program, quoted};
 use crate::run::evaluation::TestPredictions;
@@ -14,25 +14,25 @@ use systole_progress::recorder::recorded;
 use systole_report::{RunReport, duration};
 use systole_runtime::{Buffer, backend};
 
-/// The file's name.
+/// File name of the report.
 const FILE: &str = "report.html";
-/// The part of a run's time that its report may take for asking the model, and the least that it has.
+/// Fraction of a run's time that the report may use for predictions, and its minimum.
 const SHARE: f64 = 0.05;
 const LEAST: Duration = Duration::from_secs(2);
 
-/// How long a model is asked for a report about a run of so many seconds.
+/// Time limit for predictions in the report of a run that took `seconds`.
 pub(crate) fn time_to_ask(seconds: f64) -> Duration {
     Duration::from_secs_f64((SHARE * seconds).max(0.0)).max(LEAST)
 }
 
-/// A page that is on its way: it is written again once there is more to say.
+/// A report page that is rewritten when profiles arrive.
 pub(crate) struct ReportPage {
     page: RunReport,
     path: PathBuf,
 }
 
 impl ReportPage {
-    /// Writes a run's page; where that fails it is told, and that is all.
+    /// Writes the page; an error is only reported.
     pub(crate) fn new(
         run: &RunSummary<'_>,
         model: &Model,
@@ -47,7 +47,7 @@ impl ReportPage {
         &self.path
     }
 
-    /// With what `--profile` has told since: of programs, once they are dropped.
+    /// Adds the `--profile` output, which is complete only after the programs are dropped.
     pub(crate) fn with_profile(mut self) {
         self.page.profile = screen::profiles();
         if !self.page.profile.is_empty() {
@@ -59,7 +59,7 @@ impl ReportPage {
         match self.page.write(&self.path) {
             Ok(()) => true,
             Err(e) => {
-                note(&format!("the report is not written: {e}"));
+                note(&format!("cannot write the report: {e}"));
                 false
             }
         }
@@ -78,7 +78,7 @@ fn page(
         .lead(run.lead(model))
         .configuration(config.to_toml().unwrap_or_default())
         .command(command());
-    page = page.command_to("The same run from its configuration, saved as a file", again(run, folder));
+    page = page.command_to("Repeat the run from its configuration, saved as a file", again(run, folder));
     for name in run.history.epochs.iter().flat_map(|logs| logs.iter().map(|(name, _)| name)) {
         if called(name) != name && !name.starts_with("val_") {
             page = page.call(name, called(name));
@@ -96,7 +96,7 @@ fn page(
     let testing = seen.testing.as_secs_f64();
     page.phases.push(("testing after epochs".into(), testing));
     page.phases
-        .push(("loading, building, saving and the rest".into(), (run.seconds - known - testing).max(0.0)));
+        .push(("loading, building, saving and other".into(), (run.seconds - known - testing).max(0.0)));
     machine(&mut page, model);
     match answers {
         Ok(Some(mut answers)) => {
@@ -107,7 +107,7 @@ fn page(
             page.mistakes(worst, told)
         }
         Ok(None) => page,
-        Err(e) => page.mistakes(Vec::new(), format!("Not looked for: {}", e.what())),
+        Err(e) => page.mistakes(Vec::new(), format!("Not computed: {}", e.what())),
     }
 }
 
@@ -128,9 +128,9 @@ fn tiles(page: &mut RunReport, run: &RunSummary<'_>) {
         add("a step", step_time(run.history.median_step_ms()), told);
     }
     if let Some(mib) = peak_rss_mib() {
-        add("memory at the most", format!("{mib:.0} MiB"), String::new());
+        add("peak memory", format!("{mib:.0} MiB"), String::new());
     }
-    add("time", duration(run.seconds), "of this start, loading included".into());
+    add("time", duration(run.seconds), "since this start, including loading".into());
 }
 
 fn machine(page: &mut RunReport, model: &Model) {
@@ -152,11 +152,11 @@ fn machine(page: &mut RunReport, model: &Model) {
         add("host", format!("{} of {count}", index + 1));
     }
     if let Some(mark) = mark(model) {
-        add("mark of the weights", mark);
+        add("weights fingerprint", mark);
     }
 }
 
-/// The same for the same weights, bit by bit.
+/// Fingerprint of the weights: equal for bit-identical weights.
 fn mark(model: &Model) -> Option<String> {
     let one = |sum: u64, value: &Buffer| Some(sum.rotate_left(1) ^ fnv1a(value.to_literal().ok()?.bytes()));
     let here = model.host().1 == 1;
@@ -164,7 +164,7 @@ fn mark(model: &Model) -> Option<String> {
     sum.map(|sum| format!("{sum:016x}"))
 }
 
-/// The command line as it was given.
+/// Returns the command line of this process.
 fn command() -> String {
     let words = std::env::args_os().skip(1).map(|word| quoted(PathBuf::from(word)));
     [program()].into_iter().chain(words).collect::<Vec<_>>().join(" ")

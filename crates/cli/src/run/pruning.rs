@@ -1,4 +1,4 @@
-//! What pruning left of a model: zeros by layer, and the file's size, as it is and compressed.
+//! Pruning report: zeros by layer, removed channels, file size plain and compressed.
 
 use crate::render::screen::grouped;
 use serde_json::{Value, json};
@@ -7,12 +7,12 @@ use systole_data::format::idx;
 use systole_ir::{Error, Literal, Result};
 use systole_nn::{Model, RemovedChannels, WeightSparsity};
 
-/// A pruned model and its file.
+/// Sparsity and size of a pruned model.
 pub(crate) struct PruningReport {
     layers: Vec<WeightSparsity>,
     removed: Vec<RemovedChannels>,
     bytes: usize,
-    /// Of the file by deflate.
+    /// File size with deflate.
     compressed: usize,
 }
 
@@ -28,7 +28,7 @@ impl PruningReport {
         let mut text = String::new();
         if !self.removed.is_empty() {
             let one = |r: &RemovedChannels| format!("{} {} of {}", r.layer, r.after, r.before);
-            text += "Channels that are left: ";
+            text += "Channels kept: ";
             text += &self.removed.iter().map(one).collect::<Vec<_>>().join(", ");
             text += "\n";
         }
@@ -38,7 +38,7 @@ impl PruningReport {
             text += &format!("\n  {:<width$}  {part:5.1} % of {}", layer.path, grouped(layer.weights as u64));
         }
         let size = |bytes: usize| grouped(bytes.div_ceil(1024) as u64);
-        text + &format!("\n  the file: {} KiB, {} KiB by deflate", size(self.bytes), size(self.compressed))
+        text + &format!("\n  file size: {} KiB, {} KiB with deflate", size(self.bytes), size(self.compressed))
     }
 
     pub(crate) fn json(&self) -> Value {

@@ -1,5 +1,6 @@
-//! Pictures for TensorBoard at the end of a run: those that were mistaken most, with what they are, and the first of the test data as
-//! a grid. They are a run of their own, `pictures`, beside those of training and validation.
+//! Writes TensorBoard images at the end of a run: the worst misclassified images and a grid of test images.
+//!
+//! They form a TensorBoard run `pictures` next to those of training and validation.
 
 use crate::render::screen::note;
 use crate::run::evaluation::TestPredictions;
@@ -10,10 +11,10 @@ use systole_data::format::tensorboard_events::{self, SummaryValue};
 use systole_ir::{Error, Result};
 use systole_nn::Model;
 
-/// The folder within that of the events.
+/// Subfolder of the event folder.
 const FOLDER: &str = "pictures";
 
-/// Writes the pictures of a run in `folder`, where it writes events; where that fails it is told, and that is all.
+/// Writes the images of a run if it logs TensorBoard events in `folder`. An error is only reported.
 pub(crate) fn write_of_run(
     answers: &Result<Option<TestPredictions>>,
     model: &Model,
@@ -23,16 +24,17 @@ pub(crate) fn write_of_run(
     let events = config.event_folder(folder).filter(|_| model.leads());
     let (Ok(Some(answers)), Some(events)) = (answers, events) else { return };
     if let Err(e) = write(answers, &events, model.epochs().saturating_sub(1) as u64) {
-        note(&format!("the pictures for TensorBoard are not written: {e}"));
+        note(&format!("cannot write the images for TensorBoard: {e}"));
     }
 }
 
-/// Writes the pictures in place of those of an earlier end; nothing where there are none.
+/// Replaces the images of an earlier run end; writes nothing if there are no images.
 fn write(answers: &TestPredictions, events: &Path, epoch: u64) -> Result<()> {
     let mut bytes = Vec::new();
     tensorboard_events::put_header(&mut bytes);
     let before = bytes.len();
-    let (mut pngs, mut captions) = (Vec::new(), String::from("| | is | taken for |\n|---|---|---|\n"));
+    let (mut pngs, mut captions) =
+        (Vec::new(), String::from("| | true class | predicted |\n|---|---|---|\n"));
     for mistake in answers.worst() {
         let Some(png) = &mistake.png else { continue };
         pngs.push(png.clone());
@@ -67,7 +69,7 @@ fn write(answers: &TestPredictions, events: &Path, epoch: u64) -> Result<()> {
         return Ok(());
     }
     let folder = events.join(FOLDER);
-    std::fs::create_dir_all(&folder).map_err(|e| Error::io("cannot make the folder", &folder, e))?;
+    std::fs::create_dir_all(&folder).map_err(|e| Error::io("cannot create the folder", &folder, e))?;
     for file in tensorboard_events::files_of(&folder) {
         std::fs::remove_file(&file).map_err(|e| Error::io("cannot remove", &file, e))?;
     }
@@ -75,7 +77,7 @@ fn write(answers: &TestPredictions, events: &Path, epoch: u64) -> Result<()> {
     write_atomically(&OsFileSystem, &folder.join(name), &[&bytes])
 }
 
-/// Width and height, from the head of a PNG file.
+/// Width and height from a PNG header.
 fn size(png: &[u8]) -> Option<[usize; 2]> {
     let number = |at: usize| Some(u32::from_be_bytes(png.get(at..at + 4)?.try_into().ok()?) as usize);
     Some([number(16)?, number(20)?])

@@ -1,4 +1,4 @@
-//! Data of one's own that a command line names beside a saved model: folders of pictures, files of records, texts.
+//! User data named on the command line with a saved model: image folders, record files, text files.
 
 use crate::args::exit_status::CommandError;
 use crate::models::command_target::CommandTarget;
@@ -10,17 +10,17 @@ use systole_datasets::{holds_records, is_of_records};
 use systole_ir::Result;
 use systole_nn::Model;
 
-/// Where data lie, and what they are.
+/// Location and kind of user data.
 pub(crate) struct UserData {
-    /// Their name in `data.dataset`.
+    /// Value for `data.dataset`.
     pub(crate) dataset: &'static str,
     dir: PathBuf,
-    /// The file, where one of records is named.
+    /// The record file, if a single file is named.
     file: Option<String>,
 }
 
 impl UserData {
-    /// What a name on the command line means; none: something else than data.
+    /// Resolves a command-line name to user data; `None` if it names something else.
     pub(crate) fn of(name: &str) -> Result<Option<UserData>, CommandError> {
         let own = |dataset, dir, file| Ok(Some(UserData { dataset, dir, file }));
         match CommandTarget::of(name).map_err(CommandError::usage)? {
@@ -38,12 +38,12 @@ impl UserData {
         }
     }
 
-    /// Has a configuration read these data in the place of its own; `name` is what the command line calls them. Pictures
-    /// are brought to what the model takes.
+    /// Makes a configuration read this data instead of its own. `name` is the command-line name for messages. Images
+    /// are resized to the model's input size.
     pub(crate) fn set(&self, draft: &mut ConfigDraft, name: &str, config: Option<&RunConfig>, model: &Model) {
         draft.set_text(name, "data.dir", &self.dir.display().to_string());
         draft.set_text(name, "data.dataset", self.dataset);
-        // The patterns are of the files that the model learnt from.
+        // The file patterns are those of the training data.
         if config.is_some_and(|config| config.data.records.is_some()) {
             for key in ["train", "test", "pictures"] {
                 draft.set(name, &format!("data.records.{key}"), "none");
@@ -60,8 +60,10 @@ impl UserData {
     }
 }
 
-/// The configuration of a saved model, for data of one's own that are named beside it; `None` where it is not that. A model that
-/// `adapts` may have learnt from a published data set.
+/// Returns a saved model's configuration changed to read the user data `name`; `None` if `name` is not matching user
+/// data.
+///
+/// If `adapts` is set, the model may have been trained on a published dataset.
 pub(crate) fn beside_model(
     name: &str,
     model: &Model,
@@ -74,11 +76,11 @@ pub(crate) fn beside_model(
     if (own.dataset == "text") != is_text || !(is_text || adapts || config.data.is_own()) {
         return Ok(None);
     }
-    let mut draft = ConfigDraft::parse(&config.to_toml()?, &format!("the configuration kept in {path}"))?;
+    let mut draft = ConfigDraft::parse(&config.to_toml()?, &format!("the configuration stored in {path}"))?;
     set_columns(&mut draft, &config, model, path);
     own.set(&mut draft, name, Some(&config), model);
     if adapts {
-        // They were those of the data that it has learnt from.
+        // These keys describe the original training data.
         ["fit.steps_per_epoch", "data.train_samples", "data.test_samples", "fit.class_weight"]
             .iter()
             .for_each(|key| draft.set(name, key, "none"));

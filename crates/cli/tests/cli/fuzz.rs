@@ -1,4 +1,5 @@
-//! The fuzz targets of `fuzz/` on their seeds, each mutated many times the same way: a small part of what the fuzzers do.
+//! Runs the fuzz targets of `fuzz/` on their seeds with a fixed sequence of mutations: a small, deterministic part of
+//! the fuzzing.
 
 #[path = "../../../../fuzz/src/checkpoints.rs"]
 mod checkpoints;

@@ -1,5 +1,5 @@
-//! Programs of all presets hold what the compiler's verifier asks for: training and evaluation, whole and by blocks of
-//! rows, with the roundings of narrow floats and without.
+//! Checks that the compiled programs of all presets pass the IR verifier: training and evaluation, whole and split by
+//! rows, with and without rounding to narrow floats.
 
 use systole::compile::{
     PipelineOptions, RULES, RowBlocksMode, STAGES, StageOutput, form_after, optimize_with, schedule, verify,

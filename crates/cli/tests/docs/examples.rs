@@ -1,4 +1,4 @@
-//! The examples run and hold what they assert.
+//! Runs the examples; their own assertions must hold.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 

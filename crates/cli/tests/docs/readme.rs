@@ -1,6 +1,5 @@
-//! What the README says works as printed: every command runs in an empty folder, every Rust block is built and run as
-//! the program of a user's crate outside this workspace. Both languages say the same, and the pictures are drawn from what the
-//! program printed.
+//! Tests of the README: every command runs in an empty folder, and every Rust block is built and run as a crate outside
+//! this workspace. Both language versions have the same content, and the images are drawn from recorded program output.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -249,7 +248,7 @@ fn the_tutorials_step_is_divided_as_the_plan_divides_it() {
         .expect("the program starts");
     let plan = succeed("the plan", output).split_whitespace().collect::<Vec<_>>().join(" ");
     let rest =
-        plan.split_once("printed 11.00 ms a step here: the device needs ").expect("the tutorial's step").1;
+        plan.split_once("printed 11.00 ms per step here: the device needs ").expect("the tutorial's step").1;
     let device = rest.split_once(" of it").expect("the device's part").0;
     let host = rest.split_once(", so ").expect("the host's part").1.split(" (").next().expect("a time");
     let rounded = |time: &str| {

@@ -1,6 +1,7 @@
-//! Programs of JAX (`tests/peers/jax_programs/generate.py`), read from text and from bytecode, on both engines: their results are
-//! those of JAX's own CPU. How far floats may differ stands with each program, as a share (2e-5 to 5e-4 for most of f32); where none
-//! does it is that of [`Tolerance`]. Integers and truth values are equal. Programs of several devices run on eight.
+//! Runs StableHLO programs exported by JAX, from text and from bytecode, on both engines and compares the results with
+//! JAX's own CPU backend. `tests/peers/jax_programs/generate.py` makes the programs. Each program may state a relative
+//! tolerance for floats (2e-5 to 5e-4 for most of f32); the default is [`Tolerance`]. Integers and booleans must be
+//! equal. Programs for several devices run on eight.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,7 +1,7 @@
-//! Parity with Keras: the same weights, batches and recipe give Keras's losses, gradients and weights, for the
-//! tutorial's network, a multi-layer perceptron and a network with batch normalisation. The reference is Keras with its
-//! TensorFlow backend; `fixtures/keras/README.md` says how the fixtures were made. Each network runs on every
-//! instruction-set level that this machine has.
+//! Parity tests with Keras (TensorFlow backend): with the same weights, batches and training settings, losses,
+//! gradients and updated weights must match. Covers the tutorial's network, a multi-layer perceptron and a network with
+//! batch normalization, each on every instruction set of this machine. `fixtures/keras/README.md` describes how the
+//! fixtures were made.
 
 #![allow(clippy::print_stdout, reason = "figures for whoever runs it with --nocapture")]
 

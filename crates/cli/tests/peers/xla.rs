@@ -1,5 +1,5 @@
-//! Whole training steps through another compiler: the StableHLO text of a step is read by MLIR's own parser, compiled by
-//! XLA for this CPU and must give what Systole's engine gives. Needs a Python with JAX, named by SYSTOLE_PYTHON.
+//! Compares whole training steps with XLA: MLIR's parser reads the StableHLO text of a step, XLA compiles it for this
+//! CPU, and the results must match Systole's engine. Needs a Python with JAX, named by SYSTOLE_PYTHON.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 

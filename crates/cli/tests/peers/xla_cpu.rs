@@ -1,7 +1,8 @@
-//! The real XLA on this processor (`--device xla`): every operation, the presets' kinds of model in each precision, every
-//! strategy on four devices, donated memory, and runs that move between our engine and XLA.
+//! Tests of `--device xla` with the real XLA CPU plugin: every operation, the presets' kinds of model in each
+//! precision, every strategy on four devices, donated buffers, and runs that move between Systole's engine and XLA.
 //!
-//! The plugin is found as users' is: `systole setup xla-cpu`, or the package in the Python that SYSTOLE_PYTHON names.
+//! Finds the plugin the same way as the program does: from `systole setup xla-cpu`, or from the package in the Python
+//! that SYSTOLE_PYTHON names.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
@@ -179,7 +180,7 @@ fn more_devices_are_asked_for() {
     assert!(told.out.contains("over data=8; 8 devices"), "{}", told.out);
     // Not where the number was given.
     let pinned = r.run(&[&args[..], &["--plugin-option=cpu_device_count=4", "--out=four"]].concat());
-    pinned.fails(1, &["the mesh data=8 has 8 devices, xla has 4", "data=4", "-vv"]);
+    pinned.fails(1, &["the mesh data=8 has 8 devices, but xla has 4", "data=4", "-vv"]);
     let wrong = r.run(&[&args[..], &["--plugin-option=nonsense=1", "--out=wrong"]].concat());
     wrong.fails(1, &["nonsense", "--plugin-option"]);
     // What fails before a plugin is loaded has nothing to do with what it would have written.
@@ -242,7 +243,11 @@ fn killed_runs_go_on_and_models_are_tested_on_the_other_engine() {
         child.kill().unwrap();
         child.wait().unwrap();
         let done = r.run(&long(then, then)).ok();
-        assert!(done.err.contains(&format!("It was on {first} and goes on on {then}")), "{}", done.err);
+        assert!(
+            done.err.contains(&format!("The run was on {first} and continues on {then}")),
+            "{}",
+            done.err
+        );
         near(&losses(&done), &whole, 1e-3, &format!("{first}, then {then}"));
         assert_eq!(done.json()["total_steps"], 120);
         let model = format!("{then}/fashion-mnist.safetensors");

@@ -1,5 +1,5 @@
-//! The determinism matrix: one stream of samples and one set of final weights, whatever the number of threads that
-//! train, that prepare data, the depth of the queue, with and without a cache and tuning.
+//! Determinism tests: the sample order and the final weights do not depend on the number of training threads, the
+//! number of data threads, the prefetch depth, the cache or tuning.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;

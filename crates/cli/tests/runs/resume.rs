@@ -1,4 +1,4 @@
-//! Runs that are killed, started again, and end as if nothing had happened.
+//! Tests that a killed run, when resumed, ends with the same result as an uninterrupted one.
 
 #![allow(clippy::print_stdout, reason = "says how many kills there were")]
 
@@ -269,9 +269,8 @@ fn a_run_moves_to_other_devices_when_it_is_told_to_and_says_so() {
     f.run(&train("out", &[])).fails(1, &["strategy.type is not set, was", "--resume=force"]);
     let plain: Vec<&str> = train("out", &four).into_iter().filter(|a| *a != "--json").collect();
     let done = f.run(&[&plain[..], &["--resume=force"]].concat()).ok();
-    let says =
-        "It was on data_parallel over 2 devices of cpu and goes on on data_parallel over 4 devices of cpu";
-    assert!(done.out.contains("Going on in epoch") && done.out.contains(says), "{}", done.out);
+    let says = "The run was on data_parallel over 2 devices of cpu and continues on data_parallel over 4 devices of cpu";
+    assert!(done.out.contains("Resuming at epoch") && done.out.contains(says), "{}", done.out);
     let moved = f.run(&train("out", &four)).ok().json();
     let loss = |o: &serde_json::Value| o["loss"].as_f64().unwrap();
     assert!((loss(&moved) - loss(&whole)).abs() <= 1e-4 * loss(&whole), "{moved} {whole}");
@@ -298,12 +297,12 @@ fn a_run_goes_on_by_the_same_command_and_by_resume() {
     assert!(o["resumed_at"]["step"].is_number() && model(&f, "a") == model(&f, "whole"), "{o}");
     kill_after_backups(&f, "b", &[]);
     let done = f.run(&["resume", "b", "--threads=2"]).ok();
-    assert!(done.out.contains("Going on in epoch") && model(&f, "b") == model(&f, "whole"), "{}", done.out);
+    assert!(done.out.contains("Resuming at epoch") && model(&f, "b") == model(&f, "whole"), "{}", done.out);
     // Finished: the same command, and resume, print the result.
     let done = f.run(&["resume", "b"]).ok();
     assert!(done.out.contains("is finished") && done.out.contains("Test: "), "{}", done.out);
     assert!(model(&f, "b") == model(&f, "whole"));
-    f.run(&["resume", "nothing"]).fails(1, &["nothing holds no run", "try: "]);
+    f.run(&["resume", "nothing"]).fails(1, &["nothing contains no run", "try: "]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Same program, same instruction set, same seed: the same weights, bit for bit, whatever the number of threads.
+//! Tests that the same program, instruction set and seed give bit-identical weights for any number of threads.
 
 use std::sync::Arc;
 use systole::cpu::{CpuBackend, Level, ThreadPool};

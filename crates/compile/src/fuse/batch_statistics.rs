@@ -1,6 +1,6 @@
-//! Fusion of batch-normalisation statistics into the convolution whose result they describe.
+//! Fuses batch-normalization statistics into the convolution whose result they describe.
 //!
-//! Batch normalisation reduces its operand twice before it normalises: to the mean of each sample and channel, and to
+//! Batch normalization reduces its operand twice before it normalizes: to the mean of each sample and channel, and to
 //! the sum of squared deviations from it. The convolution has its result in cache one strip of pixels at a time. It
 //! computes both from each strip's own mean and squared deviations, and combines the strips.
 
@@ -45,7 +45,7 @@ fn moments_at(steps: &StepList<'_>, sum: usize) -> Option<(usize, usize)> {
     Some((conv, steps.readers(x).into_iter().find(around)?))
 }
 
-/// Channels last, one group, no input dilation.
+/// Whether a convolution is channels-last, with one group and no input dilation.
 fn is_plain(c: &Convolution) -> bool {
     let d = &c.dims;
     let last = |batch: usize, feature: usize, spatial: &[usize]| {
@@ -71,7 +71,7 @@ fn fold_of_pixels<'s>(steps: &'s StepList<'_>, step: &'s Step) -> Option<(&'s Ma
     fits.then_some((map, step.inputs[0]))
 }
 
-/// Whether a register holds the elements of slot `x`, converted to f32 where they are narrower.
+/// Whether a register holds the elements of slot `x`, converted to f32 if they are bf16 or f16.
 fn is_operand(step: &Step, map: &Map, e: MapRegister, x: SlotId) -> bool {
     let is_load = |e: MapRegister| match map.loads.get(e) {
         Some(load @ MapLoad::Array { input, .. }) => step.inputs[*input] == x && map.is_linear(load),

@@ -1,10 +1,10 @@
-//! In-place `concatenate` and `dynamic_update_slice`: an element-wise program stores its results directly into parts of
+//! In-place `concatenate` and `dynamic_update_slice`: element-wise programs store their results directly into parts of
 //! a larger array.
 //!
 //! A `concatenate` whose operands are all results of one map is fused into that map, which gets strided stores. In loop
 //! bodies a `dynamic_update_slice` that writes one entry of a stacked, loop-carried array is fused into the map that
-//! makes or reads the entry: the map stores through a view of the state, and the state is not copied. This rule runs
-//! after all other fusion, because those rules know only maps with whole results, and before the buffer plan.
+//! produces or reads the entry: the map stores through a view of the state, and the state is not copied. This rule runs
+//! after all other fusion, because those rules support only maps with whole results, and before the buffer plan.
 
 use crate::graph::layout::slices::RUN;
 use crate::memory::lies_together;
@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use systole_ir::op::DynamicSlice;
 use systole_ir::{Op, Shape, TensorType};
 
-/// A step's map with explicit stores: strided ones where it has them, otherwise one whole array for each result.
+/// A step's map with explicit stores: strided ones if it has them, otherwise one whole array for each result.
 fn strided(step: &Step) -> Option<StridedMap> {
     match &step.kernel {
         Kernel::StridedMap(p) => Some(p.clone()),
@@ -82,7 +82,7 @@ pub fn join(s: &mut ProgramSchedule, options: &PipelineOptions) {
     }
 }
 
-/// Fuses the `concatenate` at `at` into the map that makes all its operands; `false`: not legal.
+/// Fuses the `concatenate` at `at` into the map that produces all its operands; `false` if that is not legal.
 fn join_concatenate(s: &mut ProgramSchedule, at: usize) -> bool {
     let step = &s.steps[at];
     let Kernel::Op { op: Op::Concatenate(c), .. } = &step.kernel else { return false };
@@ -126,7 +126,7 @@ fn join_concatenate(s: &mut ProgramSchedule, at: usize) -> bool {
     true
 }
 
-/// Strides of `shape` in elements where runs of `inner` contiguous elements lie `row` elements apart.
+/// Strides of `shape` in elements, if runs of `inner` contiguous elements are `row` elements apart.
 fn row_strides(shape: &Shape, inner: usize, row: usize) -> SmallVec<[usize; 4]> {
     let apart = |&s: &usize| if s >= inner { s / inner * row } else { s };
     shape.strides().iter().map(apart).collect()
@@ -150,7 +150,7 @@ fn drop_output(s: &mut ProgramSchedule, slot: SlotId) {
     step.output_types.remove(o);
 }
 
-/// A `dynamic_update_slice` of a loop-carried array, and the map that will store the entry in its stead.
+/// A `dynamic_update_slice` of a loop-carried array, and the map that will store the entry instead.
 struct StackUpdate {
     /// Index of the state among the results, and the slot of its parameter.
     state: usize,
@@ -165,7 +165,7 @@ struct StackUpdate {
 }
 
 impl StackUpdate {
-    /// The update that result `k` consists of, if it updates the state in parameter `param` and is its only reader.
+    /// The update that produces result `k`, if it updates the state in parameter `param` and is its only reader.
     fn of(s: &ProgramSchedule, k: usize, param: usize) -> Option<StackUpdate> {
         let result = s.results[k].slot;
         let update = writer(s, result)?;

@@ -1,4 +1,5 @@
-//! Excess precision: maps over bf16 and f16 keep intermediate values in f32, and round only what they store.
+//! Excess precision: element-wise programs over bf16 and f16 keep intermediate values in f32 and round only what they
+//! store.
 //!
 //! By definition each op rounds its result to the narrow type. Kernels compute in f32 anyway, so each of these
 //! roundings costs instructions and precision. XLA omits them by default too (`xla_allow_excess_precision`). Explicit
@@ -9,7 +10,7 @@ use smallvec::smallvec;
 use systole_ir::op::{CompareType, Convert, Direction};
 use systole_ir::{DType, Op};
 
-/// Rewrites the maps of a schedule, those of reductions included.
+/// Rewrites the maps of a schedule, including those of reductions.
 pub fn run(s: &mut ProgramSchedule) {
     for step in &mut s.steps {
         if let Kernel::Map(map) | Kernel::Reduce { map, .. } = &mut step.kernel
@@ -20,12 +21,12 @@ pub fn run(s: &mut ProgramSchedule) {
     }
 }
 
-/// Whether a type is a float that kernels compute with in f32.
+/// Whether a type is bf16 or f16, for which kernels compute in f32.
 pub fn is_narrow(dtype: DType) -> bool {
     matches!(dtype, DType::BF16 | DType::F16)
 }
 
-/// The map for an input that is given in f32 instead of its narrow type.
+/// Rewrites a map so that it reads an input in f32 instead of bf16 or f16.
 pub fn from_wide(map: &Map, input: usize) -> Map {
     let mut w = WideMapBuilder::new(map);
     for (e, load) in w.loads.iter_mut().enumerate() {
@@ -39,24 +40,24 @@ pub fn from_wide(map: &Map, input: usize) -> Map {
     w.run()
 }
 
-/// Whether an op on narrow floats means the same on f32 operands, but for roundings. An op that is not listed stays narrow, as its
-/// types say.
+/// Whether an op on bf16 or f16 computes the same on f32 operands, up to rounding. Other ops keep their narrow
+/// operands.
 fn reads_wide(instr: &MapInstr) -> bool {
     let by_value = match &instr.op {
         Op::Unary(_) | Op::Binary(_) | Op::Clamp(_) | Op::Select(_) | Op::Convert(_) => true,
-        // Whether a value is the greatest of an array is asked of stored values, one of which was rounded: unrounded ones
-        // would equal none of them, and the gradient of a maximum would be that of no element.
+        // Comparisons that find the maximum of an array compare stored values, which were rounded. An unrounded value
+        // would equal none of them, and the gradient of the maximum would vanish.
         Op::Compare(c) => {
             let is_equality = matches!(c.direction, Direction::Eq | Direction::Ne);
             c.compare_type != CompareType::TotalOrder && !is_equality
         }
-        // reduce_precision rounds by intention. The others are no instructions of a map: loads, or steps of their own.
+        // reduce_precision rounds intentionally. The others are not instructions of a map, but loads or separate steps.
         _ => false,
     };
     by_value && is_narrow(instr.from)
 }
 
-/// Whether an op can produce f32 instead of a narrow float.
+/// Whether an op can produce f32 instead of bf16 or f16.
 fn gives_wide(instr: &MapInstr) -> bool {
     let from_f32 = matches!(instr.op, Op::Convert(_)) && instr.from == DType::F32;
     is_narrow(instr.to) && (reads_wide(instr) || from_f32)
@@ -71,12 +72,12 @@ fn rounds_on_the_way(map: &Map) -> bool {
     })
 }
 
-/// Rebuilds a map, instruction by instruction.
+/// Rebuilds a map instruction by instruction.
 struct WideMapBuilder<'m> {
     old: &'m Map,
     loads: Vec<MapLoad>,
     instrs: Vec<MapInstr>,
-    /// For each old register the new ones that hold it in its own type and in f32, as far as they exist.
+    /// For each old register, the new registers that hold it in its own type and in f32, if they exist.
     same: Vec<Option<MapRegister>>,
     wide: Vec<Option<MapRegister>>,
 }
@@ -146,7 +147,7 @@ impl<'m> WideMapBuilder<'m> {
         true
     }
 
-    /// The register that holds an old one in its own type; rounds it where there is only one in f32.
+    /// Register that holds an old one in its own type; rounds the f32 register if there is no other.
     fn same(&mut self, e: MapRegister) -> MapRegister {
         if let Some(new) = self.same[e] {
             return new;
@@ -157,7 +158,7 @@ impl<'m> WideMapBuilder<'m> {
         new
     }
 
-    /// The register that holds an old one in f32; widens it where there is none.
+    /// Register that holds an old one in f32; widens it if there is none.
     fn wide(&mut self, e: MapRegister) -> MapRegister {
         if let Some(new) = self.wide[e] {
             return new;

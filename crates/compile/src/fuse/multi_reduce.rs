@@ -1,5 +1,6 @@
-//! Multi-output fusion of reductions: reductions by the same monoid over the same index space that share a large
-//! operand become one step, which reads that operand once.
+//! Multi-output fusion of reductions: merges reductions over the same large operand into one step that reads it once.
+//!
+//! The reductions must have the same monoid and index space.
 
 use crate::program::{Kernel, Map, MapInstr, MapLoad, MapRegister, ProgramSchedule, SlotId, Step};
 use smallvec::SmallVec;
@@ -22,7 +23,7 @@ pub fn join(s: &mut ProgramSchedule) {
     }
 }
 
-/// Where reductions `i < j` can be fused without breaking a dependence: at position `i` or `j`.
+/// Position at which reductions `i < j` can be fused without breaking a dependence: `i` or `j`.
 fn place(s: &ProgramSchedule, i: usize, j: usize) -> Option<usize> {
     let (a, b) = (&s.steps[i], &s.steps[j]);
     let (Kernel::Reduce { map: x, folded: f, monoid: m }, Kernel::Reduce { map: y, folded: g, monoid: n }) =
@@ -44,13 +45,13 @@ fn place(s: &ProgramSchedule, i: usize, j: usize) -> Option<usize> {
     waits.then_some(j)
 }
 
-/// Both steps as one. Its inputs are those of both maps, then the initial values of both.
+/// Merges both steps. The inputs are those of both maps, then the initial values of both.
 fn joined(first: Step, second: Step) -> Step {
     let stores = first.outputs.len();
     let (Kernel::Reduce { map, folded, monoid }, Kernel::Reduce { map: other, .. }) =
         (first.kernel, second.kernel)
     else {
-        systole_ir::bug!("only folds are joined")
+        systole_ir::bug!("only reductions can be merged")
     };
     let split = |step: (Vec<SlotId>, Vec<TensorType>), inits: usize| {
         let all: Vec<(SlotId, TensorType)> = step.0.into_iter().zip(step.1).collect();
@@ -73,7 +74,7 @@ fn joined(first: Step, second: Step) -> Step {
     }
 }
 
-/// The union of two maps: equal loads and instructions occur once.
+/// Merges two maps: equal loads and instructions occur once.
 fn union(
     mut map: Map,
     inputs: &mut Vec<(SlotId, TensorType)>,

@@ -1,9 +1,8 @@
-//! Fusion of max pooling that stores its argmax with the convolution, bias, relu and dense layer around it, forward
-//! and backward.
+//! Fuses max pooling with argmax and the convolution, bias, relu and dense layer around it, forward and backward.
 //!
-//! Only windows without overlap, padding and dilation are fused. Each input element then lies in at most one window, so
-//! gradients of windows are written, never added. The rules match on the step list before buffers are planned, and fire
-//! only where no other step reads an array that they remove.
+//! Only windows without overlap, padding and dilation are fused. Each input element is then in at most one window, so
+//! gradients of windows are written, never added. The rules match on the step list before buffers are planned, and
+//! apply only if no other step reads an array that they remove.
 
 use crate::program::{
     Kernel, Map, MapInstr, MapLoad, MapRegister, MaxPoolArgmax, Relu, SlotId, Step, StepList, Unpool,
@@ -14,18 +13,18 @@ use std::ops::RangeInclusive;
 use systole_ir::op::{Binary, CompareType, ConvDims, Convolution, Direction, Monoid, Window};
 use systole_ir::{DType, Graph, Op, Scalar, Shape, TensorType};
 
-/// Elements of a pooling window. The argmax is one byte, and [`DEAD`](crate::DEAD) takes its highest bit.
+/// Number of elements of a pooling window. The argmax is one byte, and [`DEAD`](crate::DEAD) uses its highest bit.
 const WINDOW: RangeInclusive<usize> = 2..=64;
 
-/// Elements of a window that [`UnpooledGradient`] takes: its kernels select an element by the argmax in a table of 4 or
-/// 16 entries, which fit a vector register.
+/// Number of window elements that [`UnpooledGradient`] supports: its kernels select an element by the argmax in a table
+/// of 4 or 16 entries, which fit a vector register.
 const LOOKED_UP: RangeInclusive<usize> = 2..=16;
 
-/// Padded input elements of one image for [`UnpooledGradient`], which builds a table of each pixel's window. A larger
-/// table does not stay in L1 and L2.
+/// Maximum padded input elements of one image for [`UnpooledGradient`], which builds a table of each pixel's window. A
+/// larger table does not stay in L1 and L2.
 const TABLE: usize = 1 << 14;
 
-/// M and K, and the least N, of a GEMM that is computed inside the kernel that reads it. Kernels read rows of this
+/// M and K, and the minimum N, of a GEMM that is computed inside the kernel that reads it. Kernels read rows of this
 /// length without packing.
 const SMALL: RangeInclusive<usize> = 1..=64;
 const LONG: usize = 256;
@@ -35,7 +34,7 @@ const LONG: usize = 256;
 const COLUMNS: RangeInclusive<usize> = 1..=16;
 const VECTOR: usize = 16;
 
-/// Window and strides of a pooling of `x: T[B, H, W, C]`, where the fused kernels take it.
+/// Window and strides of a pooling of `x: T[B, H, W, C]`, if the fused kernels support it.
 fn plain_window(w: &Window, x: &TensorType) -> Option<Unpool> {
     let fits = x.rank() == 4
         && matches!(x.dtype, DType::F32 | DType::BF16 | DType::F16)
@@ -48,7 +47,7 @@ fn plain_window(w: &Window, x: &TensorType) -> Option<Unpool> {
     fits.then(|| Unpool { window: [w.dimensions[1], w.dimensions[2]], strides: [w.strides[1], w.strides[2]] })
 }
 
-/// Window and strides of a step that is a max pooling, where the fused kernels take it.
+/// Window and strides of a step that is a max pooling, if the fused kernels support it.
 fn max_pool(steps: &StepList<'_>, step: &Step) -> Option<Unpool> {
     let Kernel::Op { op: Op::ReduceWindow(op), .. } = &step.kernel else { return None };
     let [_, init] = step.inputs[..] else { return None };
@@ -68,8 +67,8 @@ fn keeps_first_greatest(select: &Graph) -> bool {
         && node.inputs[..] == select.params[..]
 }
 
-/// Gradient of sum pooling over non-overlapping windows. Autodiff emits it as a window sum over the dilated and padded
-/// output gradient. Each of these sums has a single nonzero term, so the step only spreads values.
+/// Rewrites the gradient of sum pooling over non-overlapping windows. Autodiff emits it as a window sum over the
+/// dilated and padded output gradient. Each of these sums has a single nonzero term, so the step only copies values.
 pub fn spread_sums(steps: &mut StepList<'_>) {
     for r in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::ReduceWindow(_), .. })) {
         let Some((pad, at)) = spread_at(steps, r) else { continue };
@@ -117,8 +116,8 @@ fn is_derivative(steps: &StepList<'_>, step: &Step, operand: SlotId, window: &Wi
         && Monoid::of(&op.scatter) == Some(Monoid::Add)
 }
 
-/// `reduce_window` by `maximum` and `select_and_scatter` over the same windows of one array: the first stores its
-/// argmax, and the second reads that instead of the pooled operand.
+/// Matches `reduce_window` by `maximum` and `select_and_scatter` over the same windows of one array: the first stores
+/// its argmax, and the second reads that instead of the pooled operand.
 pub fn remember_places(steps: &mut StepList<'_>) {
     for p in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::ReduceWindow(_), .. })) {
         let Some(step) = steps.step(p) else { continue };
@@ -152,7 +151,7 @@ fn place_at(steps: &mut StepList<'_>, p: usize, at: Unpool, derivatives: &[usize
     }
 }
 
-/// Turns a `reduce_window` into a [`Pool`] without argmax.
+/// Turns a `reduce_window` into a [`MaxPoolArgmax`] without argmax.
 fn become_pool(step: &mut Step, at: Unpool) {
     let operand = step.input_types[0].clone();
     step.kernel = Kernel::Pool(MaxPoolArgmax {
@@ -297,8 +296,8 @@ fn unpools(steps: &StepList<'_>, place: SlotId) -> Option<Vec<usize>> {
     (!steps.is_result(place) && all.iter().all(known)).then_some(all)
 }
 
-/// `relu(max_pool(x))`: the pooling applies relu and marks the argmax of windows without gradient as
-/// [`DEAD`](crate::DEAD). The selects by which autodiff masks the gradient are removed.
+/// Fuses `relu(max_pool(x))`: the pooling applies relu and marks the argmax of windows without gradient as
+/// [`DEAD`](crate::DEAD). The selects with which autodiff masks the gradient are removed.
 pub fn relu_after(steps: &mut StepList<'_>) {
     for p in pools(steps) {
         if let Some(change) = relu_after_at(steps, p) {
@@ -366,15 +365,16 @@ fn relu_after_at(steps: &StepList<'_>, p: usize) -> Option<ReluAfter> {
     Some(ReluAfter { relu, result, gradients })
 }
 
-/// `max_pool(relu(x))`: the pooling applies relu to its operand and marks the argmax of windows without gradient as
-/// [`DEAD`](crate::DEAD). The selects by which autodiff masks the gradient are removed.
+/// Fuses `max_pool(relu(x))`: the pooling applies relu to its operand and marks the argmax of windows without gradient
+/// as [`DEAD`](crate::DEAD). The selects with which autodiff masks the gradient are removed.
 pub fn relu_before(steps: &mut StepList<'_>) {
     for p in pools(steps) {
         let Some(change) = relu_before_at(steps, p) else { continue };
         let Some(relu) = steps.list[change.relu].take() else { continue };
         if let Some(mut made) = change.biased.and_then(|c| steps.list[c].take()) {
             add_bias(&mut made, &relu);
-            // Where relu stood the bias is there, which the convolution may come before: it may be converted in between.
+            // At the position of the relu step the bias is available. At that of the convolution it may not be: a
+            // conversion of it may come in between.
             steps.list[change.relu] = Some(made);
         }
         if let Some(pool) = &mut steps.list[p] {
@@ -393,7 +393,7 @@ pub fn relu_before(steps: &mut StepList<'_>) {
 
 struct ReluBefore {
     relu: usize,
-    /// The convolution, where relu's step first adds a bias to its result.
+    /// The convolution, if relu's step first adds a bias to its result.
     biased: Option<usize>,
     /// For each gradient: the step with its select, the step that unpools it, and the select's result.
     gradients: Vec<(usize, usize, SlotId)>,
@@ -422,8 +422,8 @@ fn relu_before_at(steps: &StepList<'_>, p: usize) -> Option<ReluBefore> {
     Some(ReluBefore { relu: at, biased, gradients })
 }
 
-/// The convolution without bias that makes a step's first input, if its result has this shape, no other step reads it,
-/// and a pooling can be fused into it.
+/// The convolution without bias that produces a step's first input, if its result has this shape, no other step reads
+/// it, and a pooling can be fused into it.
 fn convolution_of(steps: &StepList<'_>, reader: usize, shape: &Shape) -> Option<usize> {
     let x = steps.step(reader)?.inputs[0];
     let at = steps.writer(x)?;
@@ -446,7 +446,8 @@ fn add_bias(made: &mut Step, adder: &Step) {
     made.input_types.extend(adder.input_types.get(1).cloned());
 }
 
-/// Layout `x: T[B, H, W, C]`, `kernel: T[h, w, C, F]`, one group, no reversal: the only one that fused kernels have.
+/// Whether a convolution has the only layout that fused kernels support: `x: T[B, H, W, C]`, `kernel: T[h, w, C, F]`,
+/// one group, no reversal.
 fn is_plain_convolution(c: &Convolution) -> bool {
     c.dims == ConvDims::channels_last(2)
         && c.feature_groups == 1
@@ -484,7 +485,7 @@ pub fn convolution_into_pool(steps: &mut StepList<'_>) {
     }
 }
 
-/// The convolution that makes a pooling's operand, and the step that adds its bias where that is a separate one.
+/// The convolution that produces a pooling's operand, and the separate step that adds its bias, if there is one.
 struct PoolProducer {
     conv: usize,
     bias: Option<usize>,
@@ -530,8 +531,8 @@ fn adds_channel_bias(step: &Step, m: &Map, add: &MapInstr) -> bool {
         && bias.elements() == m.shape[1]
 }
 
-/// Splits `sum += convolution` into the convolution and an addition, where the convolution is a kernel gradient of an
-/// unpooled array: [`gradient_of_pooled`] matches a plain convolution.
+/// Splits `sum += convolution` into the convolution and an addition, if the convolution is a kernel gradient of an
+/// unpooled array: [`gradient_of_pooled`] matches only a plain convolution.
 pub fn add_kernel_gradients_apart(steps: &mut StepList<'_>) {
     for i in steps.find(|s| matches!(s.kernel, Kernel::Accumulate { op: Op::Convolution(_) })) {
         let Some(gradient) = apart(steps, i) else { continue };
@@ -551,7 +552,7 @@ pub fn add_kernel_gradients_apart(steps: &mut StepList<'_>) {
     }
 }
 
-/// The kernel gradient of an accumulating step as a step of its own, where [`gradient_of_pooled`] could take it.
+/// The kernel gradient of an accumulating step as a separate step, if [`gradient_of_pooled`] could fuse it.
 fn apart(steps: &StepList<'_>, i: usize) -> Option<Step> {
     let onto = steps.step(i)?;
     let Kernel::Accumulate { op } = &onto.kernel else { return None };
@@ -581,8 +582,8 @@ fn sum_of_two(ty: &TensorType) -> Map {
     Map { shape: [ty.elements()].into(), loads: vec![load(0), load(1)], instrs: vec![add], stores: vec![2] }
 }
 
-/// Gradients of kernel and bias computed directly from the pooled gradient and the argmax, where these are the only
-/// readers of the unpooled array. That array, mostly zeros, is never materialised.
+/// Computes gradients of kernel and bias directly from the pooled gradient and the argmax, if these are the only
+/// readers of the unpooled array. That array, mostly zeros, is never materialized.
 pub fn gradient_of_pooled(steps: &mut StepList<'_>) {
     for u in steps.find(|s| matches!(s.kernel, Kernel::Unpool(_))) {
         let Some((kernel, bias)) = gradients_of(steps, u) else { continue };
@@ -621,8 +622,8 @@ pub fn gradient_of_pooled(steps: &mut StepList<'_>) {
     }
 }
 
-/// Computes the pooled gradient inside the step of [`gradient_of_pooled`], its only reader, where it is a GEMM of small
-/// K: computing a few columns takes no longer than reading them from L2 or beyond.
+/// Computes the pooled gradient inside the step of [`gradient_of_pooled`], its only reader, if it is a GEMM of small K:
+/// computing a few columns takes no longer than reading them from L2 or beyond.
 pub fn product_into_gradient(steps: &mut StepList<'_>) {
     for u in steps.find(|s| matches!(s.kernel, Kernel::UnpooledGradient(_))) {
         let product_of = |s: &Step| small_product(steps, s.inputs[2], s.input_types[1].shape[0]);
@@ -637,8 +638,8 @@ pub fn product_into_gradient(steps: &mut StepList<'_>) {
     }
 }
 
-/// The GEMM `[images, K] · [K, N]` of few images and small K that makes an array with a single reader. M must be the
-/// number of images: the kernel takes row `i` for image `i`, and a dense layer over the channels of each pixel has more
+/// The GEMM `[images, K] · [K, N]` of few images and small K that produces an array with a single reader. M must be the
+/// number of images: the kernel uses row `i` for image `i`, and a dense layer over the channels of each pixel has more
 /// rows.
 fn small_product(steps: &StepList<'_>, array: SlotId, images: usize) -> Option<usize> {
     steps.only_reader(array)?;
@@ -657,8 +658,8 @@ fn small_product(steps: &StepList<'_>, array: SlotId, images: usize) -> Option<u
     (plain && few && by_image).then_some(writer)
 }
 
-/// Fuses a GEMM of small N with the pooled convolution that makes its left operand. It is accumulated after each row of
-/// windows, while that row is in L1 or L2.
+/// Fuses a GEMM of small N with the pooled convolution that produces its left operand. It is accumulated after each row
+/// of windows, while that row is in L1 or L2.
 pub fn product_of_pooled(steps: &mut StepList<'_>) {
     for p in steps.find(|s| matches!(&s.kernel, Kernel::Pool(p) if p.conv.is_some())) {
         let Some(dot) = pooled_product(steps, p) else { continue };

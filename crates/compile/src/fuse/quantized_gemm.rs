@@ -1,13 +1,13 @@
-//! Products of few rows by a matrix of whole numbers, which reads the numbers themselves: the floats would be written to memory and read
-//! from there for a few products each.
+//! Fuses dequantization into GEMMs with few rows: reads int8 or int4 weights directly instead of writing the float
+//! matrix to memory.
 
 use crate::program::{DequantizeStep, DequantizedGemm, Kernel, SlotId, StepList};
 use systole_ir::{DType, Op};
 
-/// Rows, at most. More repay unpacking.
+/// Maximum number of rows; with more, dequantizing the matrix once is faster.
 const ROWS: usize = 8;
 
-/// Makes such products steps of their own, and leaves matrices out that nothing else reads.
+/// Fuses such GEMMs, and removes dequantization steps without other readers.
 pub fn products(steps: &mut StepList<'_>) {
     for at in steps.find(|s| matches!(&s.kernel, Kernel::Packed(p) if p.product.is_none())) {
         let Some(step) = steps.step(at) else { continue };
@@ -32,7 +32,7 @@ pub fn products(steps: &mut StepList<'_>) {
     }
 }
 
-/// The product of few rows by the matrix of that slot.
+/// The GEMM with few rows at step `at`, if its right operand is the matrix in `slot`.
 fn product_of(steps: &StepList<'_>, at: usize, slot: SlotId) -> Option<DequantizedGemm> {
     let step = steps.step(at)?;
     let Kernel::Op { op: Op::DotGeneral(d), bias } = &step.kernel else { return None };

@@ -1,23 +1,23 @@
-//! Row-wise fusion: reductions over trailing dimensions and the maps around them (softmax, layer normalisation,
-//! cross-entropy, and their gradients) become one step.
+//! Row-wise fusion: merges reductions over trailing dimensions and the maps around them (softmax, layer normalization,
+//! cross-entropy, and their gradients) into one step.
 //!
 //! A row is one index of the leading dimensions that the reduction keeps. The fused step runs all its stages for a few
-//! rows before it goes on, so that intermediate arrays stay in L1 and L2 and are not materialised. Starting from each
-//! reduction, steps nearby are added while the set stays convex (no path leaves it and returns) and every stage
-//! needs only its own row of what other stages make.
+//! rows before it continues with the next rows, so that intermediate arrays stay in L1 and L2 and are not materialized.
+//! Starting from each reduction, nearby steps are added while the set stays convex (no path leaves it and returns) and
+//! every stage needs only its own row of the results of other stages.
 
 use crate::program::{FusedRows, Kernel, Map, MapLoad, ProgramSchedule, SlotId, Step};
 use std::collections::HashSet;
 use systole_ir::bug;
 
-/// Bytes of one row of all arrays of a fused step, at most. A longer row does not stay in L2.
+/// Maximum bytes of one row of all arrays of a fused step. A longer row does not stay in L2.
 const ROW_BYTES: usize = 3 << 18;
-/// Steps before and after the reduction that are considered; bounds compile time.
+/// Number of steps before and after the reduction that are considered; limits compile time.
 const WINDOW: usize = 128;
-/// Stages of one fused step, at most.
+/// Maximum number of stages of a fused step.
 const MAX_STAGES: usize = 32;
 
-/// Fuses around every reduction of rows where that is legal. Runs before the buffer plan.
+/// Fuses around every row reduction where that is legal. Runs before the buffer plan.
 pub fn join(s: &mut ProgramSchedule) {
     let mut seed = 0;
     while seed < s.steps.len() {
@@ -28,7 +28,7 @@ pub fn join(s: &mut ProgramSchedule) {
     }
 }
 
-/// The number of rows, where a step reduces the trailing dimensions of each row to one value.
+/// Number of rows, if a step reduces the trailing dimensions of each row to one value.
 fn folded_rows(step: &Step) -> Option<usize> {
     let Kernel::Reduce { map, folded, .. } = &step.kernel else { return None };
     let kept = folded.iter().take_while(|f| !**f).count();
@@ -52,8 +52,8 @@ fn works_on_rows(step: &Step, rows: usize, inner: &dyn Fn(SlotId) -> bool) -> bo
     divides && step.inputs.iter().enumerate().all(aligned)
 }
 
-/// Whether a load reads a row-major array of the leading dimensions, broadcast over the trailing ones, of which `rows`
-/// divides the elements: row `r` of the index space then reads row `r` of the array alone.
+/// Whether row `r` of the index space reads only row `r` of the loaded array: a row-major array of the leading
+/// dimensions, broadcast over the trailing ones, whose number of elements is a multiple of `rows`.
 fn keeps_rows(map: &Map, load: &MapLoad, rows: usize) -> bool {
     let MapLoad::Array { strides, offset, .. } = load else { return true };
     let dims = map.shape.dims();
@@ -68,14 +68,14 @@ fn keeps_rows(map: &Map, load: &MapLoad, rows: usize) -> bool {
     *offset == 0 && stride.is_multiple_of(rows)
 }
 
-/// Steps to be fused, in order, and the number of their rows.
+/// Steps to be fused, in order, and their number of rows.
 struct RowCluster {
     rows: usize,
     members: Vec<usize>,
 }
 
 impl RowCluster {
-    /// The steps that can be fused with the reduction `seed`; `None` where no other step works on whole rows.
+    /// The steps that can be fused with the reduction `seed`; `None` if no other step works on whole rows.
     fn around(s: &ProgramSchedule, seed: usize) -> Option<RowCluster> {
         let rows = folded_rows(&s.steps[seed])?;
         let mut c = RowCluster { rows, members: vec![seed] };
@@ -94,7 +94,7 @@ impl RowCluster {
         (c.members.iter().filter(|m| whole(m)).count() > 1).then_some(c)
     }
 
-    /// The cluster with step `t`, where that is legal and `t` shares an array with a member.
+    /// The cluster with step `t` added, if that is legal and `t` shares an array with a member.
     fn with(&self, s: &ProgramSchedule, t: usize) -> Option<RowCluster> {
         if self.members.contains(&t) || !works_on_rows(&s.steps[t], self.rows, &|_| false) {
             return None;
@@ -126,7 +126,7 @@ impl RowCluster {
         self.members.iter().flat_map(|&m| s.steps[m].outputs.iter().copied()).collect()
     }
 
-    /// Steps between the members that depend on a member and so must move behind all of them. `None`: a member depends
+    /// Steps between the members that depend on a member and so must move after all of them. `None`: a member depends
     /// on such a step, so the set is not convex.
     fn later(&self, s: &ProgramSchedule) -> Option<Vec<usize>> {
         let (&first, &last) = (self.members.first()?, self.members.last()?);
@@ -171,10 +171,10 @@ impl RowCluster {
 
     /// Replaces the members by one step; returns its index.
     fn replace(self, s: &mut ProgramSchedule) -> usize {
-        let later = self.later(s).unwrap_or_else(|| bug!("steps that are not convex are joined"));
+        let later = self.later(s).unwrap_or_else(|| bug!("the fused steps are not convex"));
         let (first, last) = (self.members[0], self.members[self.members.len() - 1]);
         let joined = self.step(s);
-        // Intermediate arrays need no place in the arena.
+        // Intermediate arrays need no memory in the arena.
         self.made(s).into_iter().filter(|x| !joined.outputs.contains(x)).for_each(|x| s.slots[x].bytes = 0);
         let mut before = Vec::new();
         let mut after = Vec::new();
@@ -293,7 +293,7 @@ mod tests {
     fn statistics_of_columns_read_only_what_exists() {
         let s = steps(&[6, 50, 32], |x, shift| (centred(x, &[0, 1]) + shift).relu());
         let large = |step: &Step| step.output_types.iter().filter(|t| t.elements() == 6 * 50 * 32).count();
-        // Result and input gradient: no centred value, square or mask is stored.
+        // Result and input gradient: no centered value, square or mask is stored.
         assert_eq!(s.steps.iter().map(large).sum::<usize>(), 2, "{s}");
         // Three passes over the data: mean, variance, and all sums of the gradient at once. The other two reductions
         // are over per-sample values.

@@ -1,4 +1,4 @@
-//! Passes over graphs. Each maps a graph to an equivalent one; [`PASSES`] lists them in execution order.
+//! Graph passes: each rewrites a graph to an equivalent one; [`PASSES`] lists them in execution order.
 
 mod canonicalize;
 pub mod layout;

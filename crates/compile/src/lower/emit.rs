@@ -1,4 +1,4 @@
-//! Emits the steps of a program from the grouping decisions of [`Fusion`].
+//! Emits the steps of a program from the grouping decisions of [`FusionGroups`].
 
 use super::grouping::{FusionGroups, NodeLowering};
 use super::map_builder::{MapBuilder, RawInstr, VirtualRegister};
@@ -26,7 +26,8 @@ pub struct StepEmitter<'f, 'g> {
 }
 
 impl<'f, 'g> StepEmitter<'f, 'g> {
-    /// `blocks`: programs of the nodes that run as row blocks. `compiler`: compiles the bodies of loops and branches.
+    /// Creates an emitter. `blocks`: programs of the nodes that run as row blocks. `compiler`: compiles the bodies of
+    /// loops and branches.
     pub fn new(
         f: &'f FusionGroups<'g>,
         blocks: &'f HashMap<usize, RowBlockLoop>,
@@ -41,7 +42,7 @@ impl<'f, 'g> StepEmitter<'f, 'g> {
         StepEmitter { f, g: f.graph, blocks, excess_precision, compiler, out, slots: HashMap::new() }
     }
 
-    /// The lowered program, with its steps in graph order.
+    /// Emits the lowered program, with its steps in graph order.
     pub fn run(mut self) -> Result<ProgramSchedule> {
         for (k, &p) in self.g.params.iter().enumerate() {
             let bytes = array_bytes(self.g.ty(p))?;
@@ -69,7 +70,7 @@ impl<'f, 'g> StepEmitter<'f, 'g> {
         self.out.slots.len() - 1
     }
 
-    /// The slot of an array that is defined already, or of a constant.
+    /// Slot of an array that is already defined, or of a constant.
     fn slot(&mut self, v: ValueId) -> Result<SlotId> {
         let base = self.f.base(v);
         if let Some(&s) = self.slots.get(&base) {
@@ -82,7 +83,7 @@ impl<'f, 'g> StepEmitter<'f, 'g> {
             self.slots.insert(base, slot);
             return Ok(slot);
         }
-        systole_ir::bug!("%{} {} is read before it is made", base.node, self.g.node(base).op.name())
+        systole_ir::bug!("%{} {} is read before it is defined", base.node, self.g.node(base).op.name())
     }
 
     fn define(&mut self, v: ValueId) -> Result<SlotId> {
@@ -106,7 +107,7 @@ impl<'f, 'g> StepEmitter<'f, 'g> {
         self.out.steps.push(Step { kernel, inputs, input_types, outputs, output_types, scope, flops });
     }
 
-    /// Of the first of these nodes that belongs to a layer, else of the first one.
+    /// Layer of the first of these nodes that belongs to a layer, otherwise that of the first node.
     fn scope_of(&self, nodes: &[usize]) -> LayerScope {
         let nodes = || nodes.iter().map(|&i| &self.g.nodes[i]);
         let named = nodes().find(|node| !self.g.scope(node).is_empty());

@@ -1,7 +1,8 @@
-//! Decides which nodes become one step.
+//! Groups nodes into steps: element-wise groups, reductions with their input, contractions with their bias.
 //!
 //! Element-wise nodes of one shape form groups. Broadcasts, iotas and slices are loads of their consumers. A reduction
-//! absorbs the element-wise group that feeds it alone, and a contraction the bias that is added to it.
+//! absorbs the element-wise group that feeds only this reduction, and a contraction absorbs the bias that is added to
+//! it.
 
 use crate::graph::layout::slices;
 use crate::graph::loops::hoist_sums;
@@ -12,25 +13,26 @@ use systole_ir::{DType, Graph, Node, Op, ValueId};
 /// Maximum number of nodes in a group: the virtual registers of one tile must fit L1.
 const MAX_GROUP: usize = 64;
 
-/// How a node is lowered.
+/// Lowering of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NodeLowering {
     Param,
     Constant,
     /// The same bytes with another type: reshape, barrier, bitcast.
     Alias,
-    /// Element-wise, part of group `Fusion::group[node]`.
+    /// Element-wise, part of group `FusionGroups::group[node]`.
     Map,
     /// Broadcast, iota, or a slice that is read in place ([`slices`]): a load of its element-wise consumers.
     Virtual,
-    /// A step of its own.
+    /// A separate step.
     Step,
     /// Part of a later step, such as a contraction whose bias that step adds.
     Absorbed,
 }
 
+/// Lowering decisions for the nodes of a graph: roles, groups and fused operands.
 pub struct FusionGroups<'g> {
-    /// A graph and the lowering decisions about its nodes.
+    /// The graph to lower.
     pub graph: &'g Graph,
     pub role: Vec<NodeLowering>,
     /// The nodes that use each node, directly or through aliases and virtual nodes.
@@ -75,7 +77,7 @@ impl<'g> FusionGroups<'g> {
         fusion
     }
 
-    /// Roles, users and results, before any nodes are grouped.
+    /// Initial roles, users and results, before any nodes are grouped.
     fn new(graph: &'g Graph) -> FusionGroups<'g> {
         let n = graph.nodes.len();
         let role: Vec<NodeLowering> = graph.nodes.iter().map(role_of).collect();
@@ -124,7 +126,7 @@ impl<'g> FusionGroups<'g> {
         f
     }
 
-    /// Makes slices virtual that only element-wise ops read, where these can read them in place row by row.
+    /// Makes slices virtual that only element-wise ops read, if these can read them in place row by row.
     fn find_slices(&mut self) {
         let graph = self.graph;
         let is_map = |node: &Node| node.op.rule().lower() == LoweringClass::Map;
@@ -160,7 +162,7 @@ impl<'g> FusionGroups<'g> {
     }
 
     /// Fuses `dot(a, b) + broadcast(bias)`, with the bias along the last dimension, into one step. For bf16 and f16
-    /// this holds for convolutions only, whose kernels round before and after the bias, and only where a reader converts
+    /// this applies only to convolutions, whose kernels round before and after the bias, and only if a reader converts
     /// the sum to f32: the fused step stores the rounded sum for all of its readers.
     fn find_biases(&mut self) {
         for i in 0..self.graph.nodes.len() {
@@ -201,7 +203,7 @@ impl<'g> FusionGroups<'g> {
         }
     }
 
-    /// Fuses `parameter + contraction` into one step where the sum is a result. This is the accumulation of gradients,
+    /// Fuses `parameter + contraction` into one step if the sum is a result. This is the accumulation of gradients,
     /// which the kernel adds in place.
     fn find_sums(&mut self) {
         for i in 0..self.graph.nodes.len() {
@@ -237,7 +239,7 @@ impl<'g> FusionGroups<'g> {
         (b.dims[..] == [last] && x.shape[0] == b.shape[last]).then_some(node.inputs[0])
     }
 
-    /// The position in the graph at which a node's step is emitted: that of the last member of its group.
+    /// Position in the graph at which a node's step is emitted: that of the last member of its group.
     pub fn position(&self, i: usize) -> usize {
         match self.role[i] {
             NodeLowering::Map => {
@@ -268,8 +270,8 @@ impl<'g> FusionGroups<'g> {
         }
     }
 
-    /// Groups that make the parts of one `concatenate` become one, which then writes them where they belong
-    /// ([`crate::fuse`]).
+    /// Merges the groups that produce the operands of one `concatenate`, so that one step can write them directly into
+    /// the result ([`crate::fuse`]).
     fn join_parts(&mut self) {
         let graph = self.graph;
         for (c, node) in graph.nodes.iter().enumerate() {
@@ -325,7 +327,7 @@ impl<'g> FusionGroups<'g> {
         self.members.entry(here).or_default().extend(moved);
     }
 
-    /// A reduction computes the group that feeds it, if nothing else reads the group's values.
+    /// Lets a reduction compute the group that feeds it, if nothing else reads the group's values.
     fn find_prologues(&mut self) {
         for i in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[i];
@@ -378,7 +380,7 @@ impl<'g> FusionGroups<'g> {
         })
     }
 
-    /// Whether a virtual node must be materialised, because something other than an element-wise op reads it.
+    /// Whether a virtual node must be materialized, because something other than an element-wise op reads it.
     pub fn is_materialised(&self, i: usize) -> bool {
         let direct = |u: usize| self.graph.nodes[u].inputs.iter().any(|v| v.index() == i);
         self.is_result[i]

@@ -1,8 +1,8 @@
-//! Element-wise values that each reader recomputes instead of loading them from memory.
+//! Chooses element-wise values that each reader recomputes instead of loading them from memory (inlining).
 //!
 //! A stored array costs one write (on most machines with a read of its cache lines before, for ownership) and a read by
-//! every step that uses it. Recomputing costs reads of the stored arrays that it derives from. Where recomputing moves
-//! no more bytes and takes few cheap instructions, the array is not stored. Batch normalisation, for example, reads its
+//! every step that uses it. Recomputing costs reads of the stored arrays that it derives from. If recomputing moves no
+//! more bytes and needs few cheap instructions, the array is not stored. Batch normalization, for example, reads its
 //! input three times instead of storing differences and squares.
 
 use super::grouping::{FusionGroups, NodeLowering};
@@ -14,12 +14,12 @@ use systole_ir::{Op, ValueId};
 /// Maximum number of nodes that are recomputed for one value.
 const MAX_INLINE: usize = 16;
 
-/// What recomputing a value needs.
+/// Nodes and stored arrays needed to recompute a value.
 #[derive(Clone, Default)]
 struct InlinePlan {
     /// Stored arrays with as many elements as the value, from which it is computed. Smaller ones are not counted.
     leaves: BTreeSet<usize>,
-    /// The nodes to recompute, the value's own among them.
+    /// The nodes to recompute, including that of the value.
     nodes: BTreeSet<usize>,
 }
 
@@ -28,7 +28,7 @@ type ReductionsByArray = HashMap<usize, Vec<(Vec<usize>, usize)>>;
 
 impl FusionGroups<'_> {
     /// Decides which element-wise values are not stored. Runs two rounds, because the cost depends on what the readers
-    /// of a value recompute themselves, which only the first round tells.
+    /// of a value recompute themselves, which is known only after the first round.
     pub fn find_inlined(&mut self) {
         let mut before: Vec<Option<InlinePlan>> = vec![None; self.graph.nodes.len()];
         for _ in 0..2 {
@@ -62,7 +62,7 @@ impl FusionGroups<'_> {
         all
     }
 
-    /// What recomputing `v` needs; `None` where an op is expensive or there are more than [`MAX_INLINE`] of them.
+    /// Determines how to recompute `v`; `None` if an op is expensive or there are more than [`MAX_INLINE`] of them.
     fn recipe(&self, v: usize, recipes: &[Option<InlinePlan>]) -> Option<InlinePlan> {
         let node = &self.graph.nodes[v];
         if !is_one_instruction(&node.op) {

@@ -38,7 +38,7 @@ pub struct MapBuilder {
 }
 
 impl MapBuilder {
-    /// An empty program over the index space `shape`.
+    /// Creates an empty program over the index space `shape`.
     pub fn new(shape: &[usize]) -> MapBuilder {
         MapBuilder {
             shape: shape.to_vec(),
@@ -69,7 +69,7 @@ impl MapBuilder {
         self.part(slot, ty, strides, 0)
     }
 
-    /// The same, starting at element `offset` of the array. Identical loads share a register.
+    /// Like [`array`](MapBuilder::array), starting at element `offset` of the array. Identical loads share a register.
     pub fn part(
         &mut self,
         slot: SlotId,
@@ -105,14 +105,14 @@ impl MapBuilder {
         reg
     }
 
-    /// The program that stores these registers, and the inputs that its loads refer to.
+    /// Returns the program that stores these registers, and the inputs that its loads refer to.
     pub fn finish(self, stores: Vec<VirtualRegister>) -> (Map, Vec<(SlotId, TensorType)>) {
         let (map, inputs, _) = self.build(stores, None);
         (map, inputs)
     }
 
-    /// The same for a reduction of `store` over the dimensions marked in `folded`. The last result says which
-    /// dimensions of the collapsed index space are reduced.
+    /// Like [`finish`](MapBuilder::finish), for a reduction of `store` over the dimensions marked in `folded`. The last
+    /// result tells which dimensions of the collapsed index space are reduced.
     pub fn finish_fold(
         self,
         store: VirtualRegister,
@@ -121,7 +121,7 @@ impl MapBuilder {
         self.build(vec![store], Some(folded))
     }
 
-    /// Collapses adjacent dimensions, where every load has one stride for both and both are reduced or both kept. Then
+    /// Collapses adjacent dimensions if every load has one stride for both and both are reduced or both kept. Then
     /// numbers the registers.
     fn build(
         self,

@@ -1,4 +1,4 @@
-//! Lowers a graph to steps: decides which nodes form one step, and builds the kernel of each.
+//! Lowers a graph to steps: groups nodes into steps and builds the kernel of each.
 
 mod emit;
 mod grouping;

@@ -1,5 +1,4 @@
-//! Kernels of ops with nested graphs: loops, branches, and what was outlined as a branch: attention, matrices of whole
-//! numbers.
+//! Kernels of ops with nested graphs: loops, branches, and outlined branches (attention, dequantization of weights).
 
 use crate::graph::optimize_with;
 use crate::nested_compiler::NestedCompiler;
@@ -10,7 +9,7 @@ use systole_ir::op::Case;
 use systole_ir::quantized_weights::DequantizeWeights;
 use systole_ir::{DType, Graph, Op, Result};
 
-/// The kernel of a node that becomes a step of its own. `blank`: for each state of a loop, whether its initial value is
+/// The kernel of a node that becomes a separate step. `blank`: for each state of a loop, whether its initial value is
 /// never read (see `loops::blank_states`).
 pub fn kernel_of(
     op: &Op,
@@ -49,14 +48,14 @@ pub fn kernel_of(
     })
 }
 
-/// The matrix of whole numbers that a single-branch `case` makes floats of.
+/// The weight matrix that a single-branch `case` dequantizes.
 fn matrix_of(c: &Case) -> Option<DequantizeStep> {
     let [branch] = &c.branches[..] else { return None };
     let (unpack, at) = DequantizeWeights::of(branch)?;
     (unpack.elements() > 0).then_some(DequantizeStep { unpack, at, product: None })
 }
 
-/// The attention computation that a single-branch `case` consists of, if a kernel for its element types exists.
+/// The attention that a single-branch `case` computes, if a kernel for its element types exists.
 fn attention_of(c: &Case) -> Option<AttentionMatch> {
     let [branch] = &c.branches[..] else { return None };
     let found = AttentionMatch::of(branch)?;

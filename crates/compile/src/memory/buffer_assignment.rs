@@ -1,7 +1,7 @@
-//! Buffer assignment: where each array is stored.
+//! Buffer assignment: chooses the memory of each array.
 //!
 //! Arrays share one arena according to their live ranges, and `dynamic_slice` results may be views of their operand
-//! ([`views`]). A step writes in place over an operand of which it is the last reader, where its kernel allows that. A
+//! ([`views`]). A step writes in place over an operand of which it is the last reader, if its kernel allows that. A
 //! result is written into a donated parameter that has no later reader.
 
 use super::views;
@@ -74,7 +74,7 @@ fn reuse_donated(s: &mut ProgramSchedule, options: &PipelineOptions) {
     }
 }
 
-/// For each slot the input slot whose memory it takes over, where the producing step writes in place.
+/// For each slot, the input slot whose memory it reuses if the producing step writes in place.
 fn write_in_place(s: &mut ProgramSchedule) -> Vec<Option<SlotId>> {
     let mut takes: Vec<Option<SlotId>> = vec![None; s.slots.len()];
     let mut taken = vec![false; s.slots.len()];
@@ -153,7 +153,7 @@ fn allocate(s: &mut ProgramSchedule, takes: &[Option<SlotId>]) -> Result<()> {
 }
 
 fn too_large() -> Error {
-    Error::new(ErrorKind::Unsupported, "the program's arrays do not fit an address space")
+    Error::new(ErrorKind::Unsupported, "the program's arrays exceed the address space")
         .hint("use a smaller batch")
 }
 
@@ -183,7 +183,7 @@ mod tests {
             },
             vec![0, 1],
         );
-        // The dot still reads `w`, so the new `w` takes the memory of `x` or of no parameter.
+        // The dot still reads `w`, so the new `w` uses the memory of `x` or of no parameter.
         assert!(s.results.iter().all(|r| r.reuse != Some(0)) || s.steps.len() == 2);
         let s = planned(
             |g| {

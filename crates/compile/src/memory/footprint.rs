@@ -1,4 +1,4 @@
-//! Memory use of a program by kind, and its largest arrays, for error messages and listings.
+//! Memory footprint of a program by kind, and its largest arrays, for error messages and listings.
 
 use crate::program::{Location, ProgramSchedule, ResultPlan, SlotId};
 use systole_ir::TensorType;
@@ -37,7 +37,7 @@ pub fn footprint(s: &ProgramSchedule) -> Footprint {
     }
 }
 
-/// The intermediate values that are live at the step of peak arena use, largest first.
+/// Intermediate values that are live at the step of peak arena use, largest first.
 pub fn largest_intermediates(s: &ProgramSchedule) -> Vec<ArrayUsage> {
     let slots: Vec<usize> =
         (0..s.slots.len()).filter(|&x| matches!(s.slots[x].place, Location::Arena(_))).collect();

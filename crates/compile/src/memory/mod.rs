@@ -1,4 +1,4 @@
-//! Memory of a program: step order, views, buffer assignment and footprint.
+//! Memory planning of a program: step order, views, buffer assignment and footprint.
 
 pub mod buffer_assignment;
 mod footprint;

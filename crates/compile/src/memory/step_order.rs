@@ -1,4 +1,4 @@
-//! List scheduling of the steps for low memory: a step that frees more bytes than it allocates runs as soon as it is
+//! Orders steps for low memory (list scheduling): a step that frees more bytes than it allocates runs as soon as it is
 //! ready.
 //!
 //! A training graph lists all gradients before the first weight update. In that order every gradient would be live at
@@ -8,8 +8,8 @@ use crate::options::PipelineOptions;
 use crate::program::{Location, ProgramSchedule, SlotId, Step};
 use std::collections::BTreeSet;
 
-/// Bytes. A step whose outputs total at most this much runs as soon as it is ready: it costs almost no memory, and
-/// steps that free large arrays may depend on it.
+/// Maximum bytes of the outputs of a tiny step, which runs as soon as it is ready: it costs almost no memory, and steps
+/// that free large arrays may depend on it.
 const TINY: i64 = 4096;
 
 /// Reorders the steps. Runs before arena offsets are assigned, because these depend on the order.
@@ -21,14 +21,14 @@ pub fn run(s: &mut ProgramSchedule, options: &PipelineOptions) {
 
 struct StepScheduler<'s> {
     s: &'s ProgramSchedule,
-    /// For each slot, whether its memory is free after its last reader. Not so for results, constants, views and
+    /// For each slot, whether its memory is free after its last reader. False for results, constants, views and
     /// parameters that are not donated.
     may_end: Vec<bool>,
-    /// The steps that read each slot.
+    /// Steps that read each slot.
     readers: Vec<Vec<usize>>,
-    /// How many readers of each slot have not run yet.
+    /// Number of readers of each slot that have not run yet.
     left: Vec<usize>,
-    /// For each step, how many of its inputs are not computed yet.
+    /// Number of inputs of each step that are not computed yet.
     missing: Vec<usize>,
     ready: BTreeSet<usize>,
 }
@@ -71,7 +71,7 @@ impl<'s> StepScheduler<'s> {
         order
     }
 
-    /// By how many bytes live memory grows if step `i` runs next; −1 for steps with tiny outputs.
+    /// Number of bytes by which live memory grows if step `i` runs next; −1 for steps with tiny outputs.
     fn growth(&self, i: usize) -> i64 {
         let step = &self.s.steps[i];
         let takes: i64 = step.outputs.iter().map(|&x| self.s.slots[x].bytes as i64).sum();

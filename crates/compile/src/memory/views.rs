@@ -1,14 +1,14 @@
-//! Views: `dynamic_slice` without a copy.
+//! Views: turns `dynamic_slice` of contiguous parts into aliases, without a copy.
 //!
 //! A contiguous slice of an array, such as one iteration's entry of a stacked array, needs no memory of its own. It
 //! aliases the sliced array, provided that nothing writes there before the last reader of the slice has run. The offset
-//! depends on run-time indices, so each run resolves it when it reaches the slicing step.
+//! depends on run-time indices, so each run computes it when it reaches the slicing step.
 
 use crate::options::PipelineOptions;
 use crate::program::{ALIGN, Kernel, Location, ProgramSchedule, SlotView};
 use systole_ir::{Op, TensorType};
 
-/// Turns slices into views of their operands where that is legal. Needs live ranges, and extends those of the sliced
+/// Turns slices into views of their operands if that is legal. Needs live ranges, and extends those of the sliced
 /// arrays.
 pub fn run(s: &mut ProgramSchedule, options: &PipelineOptions) {
     for i in 0..s.steps.len() {

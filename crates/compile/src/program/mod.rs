@@ -1,4 +1,4 @@
-//! The compiled program: kernels and storage as data, rewriting, the listing and the verifier.
+//! Compiled program as data: kernels, storage, step editing, listing and verifier.
 
 mod attention;
 mod conv_moments;
@@ -28,7 +28,7 @@ pub use strided_map::{StridedMap, StridedStore};
 pub use top_k::TopK;
 pub use verify::verify_planned as verify;
 
-// Of this crate alone.
+// Used in this crate only.
 pub(crate) use step_list::{StepList, is_result, readers, writer};
 pub(crate) use storage::array_bytes;
 pub(crate) use verify::{verify_planned, verify_steps};

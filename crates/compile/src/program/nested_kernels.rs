@@ -1,4 +1,4 @@
-//! Kernels that contain steps or programs: fused row-wise steps, and blocks of rows.
+//! Kernels that contain steps or programs: row-wise fused steps, and row blocks.
 
 use super::kernel::{Kernel, ProgramSchedule, Step};
 use super::storage::Location;
@@ -8,7 +8,7 @@ use systole_ir::TensorType;
 /// Maps and reductions along the rows of the same arrays. All stages run for a few rows before the next rows begin.
 #[derive(Clone, Debug)]
 pub struct FusedRows {
-    /// The number of rows.
+    /// Number of rows.
     pub rows: usize,
     /// Maps and reductions along rows, in order. Their slots index the arrays of this step: its inputs, its outputs,
     /// then [`FusedRows::locals`].
@@ -18,7 +18,7 @@ pub struct FusedRows {
 }
 
 impl FusedRows {
-    /// A short name for listings and profiles.
+    /// Short name for listings and profiles.
     pub(super) fn name(&self) -> String {
         format!("rows[{}]", self.stages.len())
     }
@@ -51,15 +51,21 @@ impl FusedRows {
             for (&x, ty) in stage.inputs.iter().zip(&stage.input_types) {
                 let there = made.get(x).copied().unwrap_or(false);
                 holds(there, || format!("stage {k} reads array {x} before it is written"))?;
-                holds(bytes[x] == ty.bytes(), || format!("stage {k} reads array {x} as {ty}"))?;
+                holds(bytes[x] == ty.bytes(), || {
+                    format!("stage {k} reads array {x} with another size, {ty}")
+                })?;
             }
             for (&x, ty) in stage.outputs.iter().zip(&stage.output_types) {
-                holds(made.get(x) == Some(&false), || format!("stage {k} writes array {x} again"))?;
-                holds(bytes[x] == ty.bytes(), || format!("stage {k} writes array {x} as {ty}"))?;
+                holds(made.get(x) == Some(&false), || {
+                    format!("stage {k} writes array {x} twice, or writes an input")
+                })?;
+                holds(bytes[x] == ty.bytes(), || {
+                    format!("stage {k} writes array {x} with another size, {ty}")
+                })?;
                 made[x] = true;
             }
         }
-        holds(made.iter().all(|made| *made), || "an array of the rows is never written".into())
+        holds(made.iter().all(|made| *made), || "an array of the row-wise step is never written".into())
     }
 }
 
@@ -72,9 +78,9 @@ impl FusedRows {
 pub struct RowBlockLoop {
     /// `(sums so far…, inputs…) → (sums…, outputs…)` for `block` rows.
     pub body: ProgramSchedule,
-    /// The same for the last block, where that is shorter.
+    /// The same for the last block, if it is shorter.
     pub rest: Option<ProgramSchedule>,
-    /// Rows of the whole step.
+    /// Total number of rows.
     pub rows: usize,
     /// Rows per block.
     pub block: usize,
@@ -89,7 +95,7 @@ pub struct RowBlockLoop {
 }
 
 impl RowBlockLoop {
-    /// A short name for listings and profiles.
+    /// Short name for listings and profiles.
     pub(super) fn name(&self) -> String {
         format!("blocks[{}×{}]", self.rows.div_ceil(self.block), self.block)
     }

@@ -1,4 +1,4 @@
-//! The readable listing of a schedule: one line for each step, then its map and bodies.
+//! Prints the listing of a schedule: one line per step, then its map and bodies.
 
 use super::kernel::{Kernel, ProgramSchedule};
 use super::map::{Map, MapLoad};
@@ -54,7 +54,7 @@ impl fmt::Display for ProgramSchedule {
             }
         }
         for (k, r) in self.results.iter().enumerate() {
-            let reuse = r.reuse.map_or(String::new(), |p| format!(", into parameter {p} where donated"));
+            let reuse = r.reuse.map_or(String::new(), |p| format!(", into parameter {p} if donated"));
             writeln!(f, "result {k}: {} @{}{reuse}", r.ty, self.place(r.slot))?;
         }
         Ok(())

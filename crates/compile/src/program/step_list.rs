@@ -1,18 +1,18 @@
-//! Rewriting of step lists for fusion rules, before steps are ordered and buffers are planned.
+//! Step list editing for fusion rules: readers, writers, replacement and removal of steps.
 //!
-//! At this point every array has one writer and a known list of readers, so a rule can check that no other step reads
-//! an array that it removes.
+//! Before steps are ordered and buffers are planned, every array has one writer and a known list of readers. A rule can
+//! check that no other step reads an array that it removes.
 
 use super::kernel::{ProgramSchedule, Step};
 use super::storage::{Location, SlotId, SlotStorage};
 use systole_ir::{Literal, TensorType};
 
-/// The steps that read a slot.
+/// Steps that read a slot.
 pub fn readers(s: &ProgramSchedule, slot: SlotId) -> impl Iterator<Item = usize> {
     s.steps.iter().enumerate().filter(move |(_, step)| step.inputs.contains(&slot)).map(|(i, _)| i)
 }
 
-/// The step that writes a slot.
+/// Step that writes a slot.
 pub fn writer(s: &ProgramSchedule, slot: SlotId) -> Option<usize> {
     s.steps.iter().position(|step| step.outputs.contains(&slot))
 }
@@ -22,7 +22,7 @@ pub fn is_result(s: &ProgramSchedule, slot: SlotId) -> bool {
     s.results.iter().any(|r| r.slot == slot)
 }
 
-/// Sets the size of slots to 0 that no step writes any more.
+/// Sets the size of slots that no step writes any more to 0.
 fn forget_unmade(s: &mut ProgramSchedule) {
     let mut made = vec![false; s.slots.len()];
     s.steps.iter().flat_map(|step| &step.outputs).for_each(|&slot| made[slot] = true);
@@ -33,11 +33,11 @@ fn forget_unmade(s: &mut ProgramSchedule) {
     }
 }
 
-/// The steps while a rule rewrites them.
+/// The steps of a program while a rule rewrites them.
 pub struct StepList<'s> {
-    /// `None` where a step was removed, so that indices stay valid.
+    /// `None` if a step was removed, so that indices stay valid.
     pub list: Vec<Option<Step>>,
-    /// Whether each slot is a result; slots that are new since then are not.
+    /// Whether each slot is a result; excludes slots added since.
     results: Vec<bool>,
     schedule: &'s mut ProgramSchedule,
 }
@@ -51,7 +51,7 @@ impl<'s> StepList<'s> {
         StepList { list: steps.into_iter().map(Some).collect(), results, schedule: s }
     }
 
-    /// Puts the steps back that are left.
+    /// Puts the remaining steps back.
     pub fn close(self) {
         self.schedule.steps = self.list.into_iter().flatten().collect();
         forget_unmade(self.schedule);
@@ -63,7 +63,7 @@ impl<'s> StepList<'s> {
         (0..self.list.len()).filter(fits).collect()
     }
 
-    /// Indices of the steps that read a slot, each once.
+    /// Indices of the steps that read a slot, without duplicates.
     pub fn readers(&self, slot: SlotId) -> Vec<usize> {
         self.find(|s| s.inputs.contains(&slot))
     }
@@ -73,14 +73,14 @@ impl<'s> StepList<'s> {
         self.results.get(slot).copied().unwrap_or(false)
     }
 
-    /// The only step that reads a slot, if it has one input of that slot and the slot is no result.
+    /// The only step that reads a slot, if it reads it as one input and the slot is not a result.
     pub fn only_reader(&self, slot: SlotId) -> Option<usize> {
         let &[reader] = &self.readers(slot)[..] else { return None };
         let uses = self.step(reader)?.inputs.iter().filter(|&&x| x == slot).count();
         (uses == 1 && !self.is_result(slot)).then_some(reader)
     }
 
-    /// The step that writes a slot.
+    /// Index of the step that writes a slot.
     pub fn writer(&self, slot: SlotId) -> Option<usize> {
         self.find(|s| s.outputs.contains(&slot)).first().copied()
     }
@@ -90,7 +90,7 @@ impl<'s> StepList<'s> {
         self.list[i].as_ref()
     }
 
-    /// The value of a slot that is a constant.
+    /// Value of a slot that is a constant.
     pub fn constant(&self, slot: SlotId) -> Option<&Literal> {
         match self.schedule.slots[slot].place {
             Location::Constant(c) => self.schedule.constants.get(c),
@@ -98,7 +98,7 @@ impl<'s> StepList<'s> {
         }
     }
 
-    /// A new slot for an array of type `ty`.
+    /// Creates a slot for an array of type `ty`.
     pub fn new_slot(&mut self, ty: &TensorType) -> SlotId {
         self.schedule.slots.push(SlotStorage {
             bytes: ty.bytes(),

@@ -1,9 +1,9 @@
-//! Cost model of mini-batch blocking, in nanoseconds of one core.
+//! Cost model of row blocks (mini-batch blocking), in nanoseconds of one core.
 //!
 //! The gain is memory traffic: arrays between kernels stay in L2 instead of going through memory. The cost is that each
-//! block reads the weights again and adds to all sums. The constants are of the order of current machines. They only
-//! have to tell large differences apart, and must not depend on the machine that compiles: the block size decides the
-//! order in which sums are added, and so the bits of the result.
+//! block reads the weights again and adds to all sums. The constants have the order of magnitude of current machines.
+//! They only have to distinguish large differences, and must not depend on the machine that compiles: the block size
+//! determines the order in which sums are added, and so the bits of the result.
 
 use super::row_rules::{Use, row_op};
 use super::segment::BlockSegment;
@@ -27,26 +27,26 @@ const CALL: f64 = 400.0;
 const FLOP: f64 = 1.0 / 80.0;
 /// GEMM rows (M) from which the arithmetic units are fully used.
 const FULL_ROWS: f64 = 8.0;
-/// Blocks, at least, so that several threads have work; fewer only where every block is one row.
+/// Minimum number of blocks, so that several threads have work; fewer only if every block is one row.
 const FEWEST_BLOCKS: usize = 16;
-/// Nanoseconds that a segment must gain.
+/// Minimum gain of a segment in nanoseconds.
 const WORTH: f64 = 15_000.0;
-/// Fraction of the saved traffic that must remain as gain. The model is rough, and blocks have costs outside it.
+/// Fraction of the saved traffic that must remain as gain. The model is rough, and blocks have costs that it ignores.
 const SURE: f64 = 0.2;
-/// Block sizes whose cost is within this factor of the least count as equal, which is the model's resolution. The
-/// largest of them is taken: fewer kernel calls.
+/// Block sizes whose cost is within this factor of the minimum count as equal, which is the model's resolution. The
+/// largest of them is used: fewer kernel calls.
 const ALIKE: f64 = 1.1;
-/// Rows of the program that is compiled to measure memory and traffic per row.
+/// Number of rows of the program that is compiled to measure memory and traffic per row.
 const PROBE: usize = 8;
-/// Groups of blocks, at most. So many threads can work at once, and so many copies of the sums exist.
+/// Maximum number of groups of blocks: the number of threads that can work at once, and of copies of the sums.
 const GROUPS: usize = 64;
-/// Bytes that all copies of the sums may take together; [`FEWEST_GROUPS`] are made even if they take more.
+/// Maximum total bytes of all copies of the sums; at least [`FEWEST_GROUPS`] copies are made anyway.
 const COPIES: usize = 2 << 20;
 const FEWEST_GROUPS: usize = 8;
 
-/// The decision on a segment.
+/// Decision on a segment.
 pub enum BlockingDecision {
-    /// It runs by blocks. Nanoseconds gained, and nanoseconds that blocks cost beside the arithmetic.
+    /// Run it in blocks. Nanoseconds gained, and nanoseconds that blocks cost in addition to the arithmetic.
     Gains(Box<RowBlockLoop>, f64, f64),
     /// It loses, but may gain without this node.
     Without(usize),
@@ -54,17 +54,18 @@ pub enum BlockingDecision {
     Loses,
 }
 
+/// Cost model of row blocks for a graph and a row count.
 pub struct BlockingCostModel<'g> {
     graph: &'g Graph,
     rows: usize,
     cache: usize,
-    /// Rows per block, where blocks are forced and gains are not considered.
+    /// Rows per block if blocks are forced and gains are ignored.
     forced: Option<usize>,
     excess_precision: bool,
     compiler: &'g NestedCompiler,
 }
 
-/// Traffic and work of a segment.
+/// Memory traffic and arithmetic of a segment.
 #[derive(Default)]
 struct SegmentTraffic {
     /// Bytes of operands that are read whole, counted once per read.
@@ -82,13 +83,14 @@ struct SegmentTraffic {
     /// Arithmetic operations per row: of GEMMs, and of all kernels.
     flops: f64,
     work: f64,
-    /// Least M of the segment's GEMMs per row of the segment.
+    /// Minimum M of the segment's GEMMs per row of the segment.
     product_rows: f64,
     /// Kernel calls per block.
     calls: f64,
 }
 
 impl<'g> BlockingCostModel<'g> {
+    /// Creates the cost model for segments of `rows` rows.
     pub fn new(
         graph: &'g Graph,
         rows: usize,
@@ -126,7 +128,7 @@ impl<'g> BlockingCostModel<'g> {
         region.sums.iter().map(|&v| region.sum_type(v).bytes()).sum()
     }
 
-    /// Loads of the segment, taken from its program for `probe` rows. That is fused, so only materialised arrays count.
+    /// Measures a segment by its program for `probe` rows. The program is fused, so only materialized arrays count.
     fn loads(&self, region: &BlockSegment<'_>, body: &ProgramSchedule, probe: usize) -> SegmentTraffic {
         let (rows, times) = (self.rows as f64, self.rows as f64 / probe as f64);
         let sums = region.sums.len();
@@ -184,7 +186,7 @@ impl<'g> BlockingCostModel<'g> {
     }
 
     /// Whether the program with new segments (`after`), whose blocks cost `inside`, saves at least the fraction
-    /// [`SURE`] of what the segments claim. Each segment was judged alone and unfused with its surroundings: the
+    /// [`SURE`] of what the segments claim. Each segment was judged alone and not fused with its surroundings: the
     /// program without it may fuse away some of the arrays, and a segment must write what another segment reads.
     pub fn is_better(
         &self,
@@ -218,6 +220,7 @@ impl<'g> BlockingCostModel<'g> {
         }
     }
 
+    /// Decides whether a segment gains from row blocks, and chooses the block size.
     pub fn judge(&self, region: &BlockSegment<'_>) -> Result<BlockingDecision> {
         let made: usize =
             region.members.iter().flat_map(|&m| &self.graph.nodes[m].outs).map(|t| t.bytes()).sum();
@@ -246,7 +249,7 @@ impl<'g> BlockingCostModel<'g> {
         Ok(self.heaviest(region).map_or(BlockingDecision::Loses, BlockingDecision::Without))
     }
 
-    /// Nanoseconds that blocks of a size cost in all, beside the arithmetic.
+    /// Total nanoseconds that blocks of a size cost, in addition to the arithmetic.
     fn cost(&self, l: &SegmentTraffic, block: usize) -> f64 {
         let (cache, rows, block) = (self.cache as f64, self.rows as f64, block as f64);
         let (count, sums) = ((rows / block).ceil(), l.sums as f64);

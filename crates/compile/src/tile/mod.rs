@@ -1,13 +1,13 @@
-//! Mini-batch blocking: parts of a graph run for a few samples at a time, so that their intermediate arrays stay in
-//! cache.
+//! Row blocks (mini-batch blocking, loop tiling over the batch): runs parts of a graph for a few samples at a time, so
+//! that their intermediate arrays stay in cache.
 //!
-//! Between two reductions over the batch, every sample depends on itself alone. [`outline`] finds such segments for any
-//! number of rows ([`rules`]: the op that each node becomes for a block; [`phases`]: which nodes can run together),
-//! keeps those that a cost model expects to gain ([`cost`]), and outlines each into one node: a `case` of one branch,
-//! which computes the segment for all rows and defines its meaning. The program for one block ([`Blocks`]) is kept
-//! beside it, and is what runs. Sums over the rows (weight gradients, losses, statistics) are accumulated block by
-//! block in a fixed order. A row need not be a sample: it is one index of the leading dimensions whose sizes multiply
-//! to the number of rows.
+//! Between two reductions over the batch, every sample depends only on itself. [`outline`] finds such segments for any
+//! number of rows ([`row_rules`]: the op of each node for a block; [`segment_partition`]: which nodes can run
+//! together). It keeps those that a cost model expects to gain ([`cost`]), and outlines each into one node: a `case`
+//! with one branch, which computes the segment for all rows and defines its meaning. The program for one block
+//! ([`RowBlockLoop`]) is kept with it, and is what runs. Sums over the rows (weight gradients, losses, statistics) are
+//! accumulated block by block in a fixed order. A row need not be a sample: it is one index of the leading dimensions
+//! whose sizes multiply to the number of rows.
 
 mod cost;
 mod row_rules;
@@ -28,11 +28,12 @@ use std::sync::Arc;
 use systole_ir::op::{Case, Constant, Transpose};
 use systole_ir::{DType, Graph, Literal, Node, Op, Result, ValueId};
 
-/// Numbers of rows for which segments are searched, at most: those for which most bytes can be computed by rows.
+/// Maximum number of row counts for which segments are searched: those for which most bytes can be computed by rows.
 const CANDIDATES: usize = 4;
-/// Most passes over the graph. A pass takes segments of one number of rows, and the next pass may take another.
+/// Maximum number of passes over the graph. A pass outlines segments of one row count, and the next pass may use
+/// another.
 const ROUNDS: usize = 3;
-/// How often segments are formed again without the nodes that cost them most.
+/// Maximum number of retries that form segments again without their most expensive nodes.
 const TRIALS: usize = 6;
 
 /// A graph with each segment outlined to one node, and the block programs.
@@ -47,12 +48,13 @@ pub struct OutlinedGraph {
 struct ProfitableSegment<'g> {
     region: BlockSegment<'g>,
     blocks: RowBlockLoop,
-    /// Nanoseconds gained, and nanoseconds that blocks cost beside the arithmetic (see [`Verdict::Gains`]).
+    /// Nanoseconds gained, and nanoseconds that blocks cost in addition to the arithmetic (see
+    /// [`BlockingDecision::Gains`]).
     gain: f64,
     cost: f64,
 }
 
-/// Outlines the segments that gain; the graph unchanged where there are none.
+/// Outlines the segments that gain. Returns the graph unchanged if there are none.
 pub fn outline(graph: &Graph, options: &PipelineOptions, compiler: &NestedCompiler) -> Result<OutlinedGraph> {
     let mut now = OutlinedGraph { graph: graph.clone(), blocks: HashMap::new() };
     if options.blocks == RowBlocksMode::Off {
@@ -80,7 +82,7 @@ pub fn outline(graph: &Graph, options: &PipelineOptions, compiler: &NestedCompil
     Ok(now)
 }
 
-/// Numbers of rows to try: products of leading dimensions, ranked by the bytes of the values that can be computed by so
+/// Row counts to try: products of leading dimensions, ranked by the bytes of the values that can be computed by that
 /// many rows.
 fn candidates(graph: &Graph, blocking: RowBlocksMode) -> Vec<usize> {
     let least = if let RowBlocksMode::Cache(bytes) = blocking { bytes } else { 0 };
@@ -111,8 +113,8 @@ fn candidates(graph: &Graph, blocking: RowBlocksMode) -> Vec<usize> {
     all.into_iter().map(|(rows, _)| rows).collect()
 }
 
-/// The segments for a number of rows that gain from blocks. A segment that loses is formed again without its heaviest
-/// node, as often as [`TRIALS`] allows.
+/// Chooses the segments for a row count that gain from blocks. A segment that loses is formed again without its
+/// heaviest node, as often as [`TRIALS`] allows.
 fn choose<'g>(
     graph: &'g Graph,
     rows: usize,
@@ -310,7 +312,7 @@ impl<'g> SegmentOutliner<'g> {
         ValueId { node, out: 0 }
     }
 
-    /// A segment's result in the graph's type: sums of narrow floats are accumulated in f32 and rounded once.
+    /// A segment's result in the graph's type: sums of bf16 and f16 are accumulated in f32 and rounded once.
     fn narrowed(&mut self, made: ValueId, v: ValueId, like: &Node) -> ValueId {
         let (have, want) = (&self.nodes[made.index()].outs[made.out as usize], self.graph.ty(v));
         if have == want {

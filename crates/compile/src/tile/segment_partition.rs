@@ -1,9 +1,9 @@
-//! Partition of the nodes that work by rows into segments, each of which can run block by block.
+//! Partitions the nodes that work by rows into segments, each of which can run block by block.
 //!
 //! A node's phase counts the full passes over the rows that must be complete before it runs. It is that of its
-//! operands, or one more where an operand is computed by rows but read as a whole, or is a sum over the rows. Nodes of
-//! one phase that read rows of each other, or the same arrays, form a segment. A segment is convex: a path that leaves
-//! it and returns would have to raise the phase.
+//! operands, or one more if an operand is computed by rows but read as a whole, or is a sum over the rows. Nodes of one
+//! phase that read rows of each other, or the same arrays, form a segment. A segment is convex: a path that leaves it
+//! and returns would have to raise the phase.
 
 use super::row_rules::{Use, is_free, row_op};
 use super::segment::base;
@@ -11,10 +11,10 @@ use std::collections::HashMap;
 use systole_ir::op::LoweringClass;
 use systole_ir::{Graph, ValueId};
 
-/// How a node takes part in blocks.
+/// How a node participates in row blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RowRole {
-    /// Its results have the rows, and are computed by rows.
+    /// Its results have rows and are computed by rows.
     Rows,
     /// Its result is a sum over the rows.
     Sum,
@@ -29,6 +29,7 @@ pub struct OperandRead {
     pub by_rows: bool,
 }
 
+/// Roles and phases of the nodes of a graph for a row count.
 pub struct SegmentPartition<'g> {
     graph: &'g Graph,
     rows: usize,
@@ -38,7 +39,7 @@ pub struct SegmentPartition<'g> {
 }
 
 impl<'g> SegmentPartition<'g> {
-    /// `barred`: nodes that must not work by rows.
+    /// Assigns roles and phases; nodes for which `barred` holds must not work by rows.
     pub fn new(graph: &'g Graph, rows: usize, barred: &dyn Fn(usize) -> bool) -> SegmentPartition<'g> {
         let n = graph.nodes.len();
         let mut p = SegmentPartition {
@@ -124,7 +125,7 @@ impl<'g> SegmentPartition<'g> {
         Some(OperandRead { value, by_rows })
     }
 
-    /// The members of each segment; segments are in order of their first members.
+    /// Members of each segment; segments are in order of their first members.
     pub fn segments(&self) -> Vec<Vec<usize>> {
         let n = self.graph.nodes.len();
         let mut joined = DisjointSets((0..n).collect());
@@ -153,7 +154,7 @@ impl<'g> SegmentPartition<'g> {
         segments
     }
 
-    /// For each node, those of its results that are read outside the block that computes them.
+    /// For each node, its results that are read outside the block that computes them.
     pub fn needed(&self) -> Vec<Vec<ValueId>> {
         let mut needed: Vec<Vec<ValueId>> = vec![Vec::new(); self.graph.nodes.len()];
         let mut note = |v: ValueId| {
@@ -174,7 +175,7 @@ impl<'g> SegmentPartition<'g> {
     }
 }
 
-/// Disjoint sets.
+/// Union-find over nodes.
 struct DisjointSets(Vec<usize>);
 
 impl DisjointSets {
@@ -186,7 +187,7 @@ impl DisjointSets {
         i
     }
 
-    /// Unites two sets; the lesser root remains.
+    /// Merges two sets; the smaller root remains.
     fn join(&mut self, a: usize, b: usize) {
         let (a, b) = (self.root(a), self.root(b));
         self.0[a.max(b)] = a.min(b);

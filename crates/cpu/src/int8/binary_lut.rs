@@ -1,4 +1,4 @@
-//! Functions of two bytes, of which one operand may be repeated: by a formula where one gives the same for all pairs, else by a table.
+//! Broadcasting binary int8 ops (max, mul, add …): an exact arithmetic formula if there is one, else a lookup table.
 
 use crate::int8::isa::Int8Isa;
 use crate::int8::output_quantization::{OutputQuantization, OutputScale, fast_ends};
@@ -7,27 +7,27 @@ use crate::machine::thread_pool::ThreadPool;
 use crate::simd::int8::add_sub::LinearFormula;
 use crate::simd::int8::binary_formula::{BinaryArgs as Call, BinaryFormula, ProductFormula, pairs};
 
-/// Elements of a part that a thread takes.
+/// Elements per parallel block.
 const PART: usize = 1 << 14;
-/// Elements that are worth a call.
+/// Fewest elements for which a vectorized call pays off.
 const RUN: usize = 16;
 
-/// What a function of two bytes may be.
+/// Formula to try for a binary int8 function.
 #[derive(Clone, Copy, Debug)]
 pub enum FormulaHint {
-    /// The lesser one.
+    /// Minimum of both operands.
     Least,
-    /// The greater one.
+    /// Maximum of both operands.
     Greatest,
-    /// A sum of both under these slopes.
+    /// Weighted sum of both operands, with these slopes.
     Sum([f64; 2]),
-    /// A product: zero points of both, multiplier and shift of their product, and the zero point of the result.
+    /// Product: zero points of both operands, multiplier and shift of the product, zero point of the result.
     Product([i32; 2], (i32, i32), i32),
-    /// Something else.
+    /// No known formula.
     Other,
 }
 
-/// A function of two bytes.
+/// A binary int8 function, given by its 256 × 256 table.
 #[derive(Debug)]
 pub struct BinaryLut {
     entries: Box<[i8; 65536]>,
@@ -40,7 +40,7 @@ fn byte(q: i8) -> usize {
 }
 
 impl BinaryLut {
-    /// Of the results of all pairs: `entries[256 · (a + 128) + b + 128]`.
+    /// Creates the function from its table: `f(a, b) = entries[256 · (a + 128) + b + 128]`.
     pub fn new(unit: Int8Isa, entries: Box<[i8; 65536]>, likely: FormulaHint) -> BinaryLut {
         let bounds = [entries.iter().min(), entries.iter().max()].map(|v| v.copied().unwrap_or(0));
         let mut own = BinaryLut { entries, bounds, formula: None };
@@ -48,7 +48,7 @@ impl BinaryLut {
         own
     }
 
-    /// Whether a formula gives the same for all pairs.
+    /// Whether a formula replaces the table.
     pub fn is_formula(&self) -> bool {
         self.formula.is_some()
     }
@@ -80,7 +80,7 @@ impl BinaryLut {
         }
     }
 
-    /// Whether the formula gives the same for all pairs.
+    /// Whether the formula equals the table for all pairs.
     fn holds(&self, formula: &(Int8Isa, BinaryFormula)) -> bool {
         let all: [i8; 256] = std::array::from_fn(|i| (i as i32 - 128) as i8);
         let mut y = [0; 256];
@@ -90,7 +90,7 @@ impl BinaryLut {
         })
     }
 
-    /// `y[i] = f(a[i], b[i])`, or `b[0]` for all where there is no other.
+    /// Computes `y[i] = f(a[i], b[i])`, or `f(a[i], b[0])` if `b` has one element.
     fn call(&self, (unit, formula): &(Int8Isa, BinaryFormula), a: &[i8], b: &[i8], y: &mut [i8]) {
         assert!(a.len() >= y.len() && (b.len() == 1 || b.len() >= y.len()), "{} and {}", a.len(), b.len());
         let call = Call {
@@ -102,11 +102,11 @@ impl BinaryLut {
             n: y.len(),
             to: y.as_mut_ptr(),
         };
-        // SAFETY: a unit's level is the machine's; the operands are as long as the result.
+        // SAFETY: the machine supports the instruction set's level; the operands are as long as the result.
         unsafe { pairs(unit.level())(&call) };
     }
 
-    /// `y[i] = f(a[i], b)`, where `b` is `b[(i / inner) % b.len()]`.
+    /// Computes `y[i] = f(a[i], b[(i / inner) % b.len()])`.
     pub fn run(&self, team: &ThreadPool, a: &[i8], b: &[i8], inner: usize, y: &mut [i8]) {
         let inner = inner.max(1);
         if b.is_empty() {

@@ -1,4 +1,4 @@
-//! The instructions that multiply bytes.
+//! Instruction sets for int8 dot products (AMX, VNNI, AVX2 …) and their selection.
 
 use crate::simd::amx::int8::AmxInt8Kernels;
 use crate::simd::int8::accumulator_block::AccumulatorBlock;
@@ -8,16 +8,16 @@ use crate::simd::int8::add_sub::{Int8RowSums, row_sums};
 use crate::simd::int8::{Int8WeightLayout, ROWS, dots};
 use crate::simd::level::Level;
 
-/// What multiplies bytes: an instruction set.
+/// Instruction set that int8 kernels use.
 #[derive(Clone, Copy)]
 pub struct Int8Isa {
     name: &'static str,
-    /// Of its vectors.
+    /// Level of its vector code.
     level: Level,
     pub(super) kind: Int8IsaKind,
 }
 
-/// How products are computed.
+/// Instructions that compute dot products.
 #[derive(Clone, Copy)]
 pub(super) enum Int8IsaKind {
     Vectors(Int8WeightLayout, unsafe fn(&[AccumulatorBlock<'_>])),
@@ -25,19 +25,19 @@ pub(super) enum Int8IsaKind {
 }
 
 impl Int8Isa {
-    /// Plain loops.
+    /// Portable scalar loops.
     const PLAIN: Int8Isa = Int8Isa {
         name: "portable",
         level: Level::Portable,
         kind: Int8IsaKind::Vectors(Int8WeightLayout::Pairs, dots::pairs_plain),
     };
 
-    /// The best of a level that this machine has: the level's own (AMX), VNNI where there is that, else products of 16 bits.
+    /// Returns the fastest instruction set of a level that this machine supports: AMX, VNNI, or int16 products.
     pub fn of(level: Level) -> Int8Isa {
         Int8Isa::up_to(level).pop().unwrap_or(Int8Isa::PLAIN)
     }
 
-    /// All that this machine has, slowest first.
+    /// Returns all instruction sets of this machine, slowest first.
     pub fn all() -> Vec<Int8Isa> {
         Int8Isa::up_to(Level::Amx)
     }
@@ -68,29 +68,29 @@ impl Int8Isa {
         all
     }
 
-    /// Tile registers of a program.
+    /// Software-emulated tile registers.
     #[cfg(test)]
     pub(super) fn emulated() -> Int8Isa {
         let kind = Int8IsaKind::Tiles(&crate::simd::amx::int8::EMULATED);
         Int8Isa { name: "amx-int8, emulated", level: Level::Portable, kind }
     }
 
-    /// Its name: `amx-int8`.
+    /// Returns the name, such as `amx-int8`.
     pub fn name(self) -> &'static str {
         self.name
     }
 
-    /// The level of its vectors.
+    /// Returns the level of its vector code.
     pub(super) fn level(self) -> Level {
         self.level
     }
 
-    /// Whether its vectors round each result as it is asked to.
+    /// Whether its vector instructions support an explicit rounding mode.
     pub(super) fn rounds_downwards(self) -> bool {
         self.level == Level::Avx512
     }
 
-    /// Whether its vectors multiply bytes, 64 at a time.
+    /// Whether it has vector dot products of four int8 (64 bytes at a time).
     pub(super) fn has_quads(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         let there = is_x86_feature_detected!("avx512vnni");
@@ -99,7 +99,7 @@ impl Int8Isa {
         self.level == Level::Avx512 && self.form() != Int8WeightLayout::Pairs && there
     }
 
-    /// The least number of rows that it multiplies at full speed.
+    /// Returns the fewest rows that run at full speed.
     pub(super) fn least_rows(self) -> usize {
         match self.kind {
             Int8IsaKind::Tiles(_) => ROWS,
@@ -107,7 +107,7 @@ impl Int8Isa {
         }
     }
 
-    /// What gathering a row costs, in columns of products.
+    /// Returns the cost of gathering a row, in columns multiplied.
     pub(super) fn gathering(self) -> usize {
         match self.kind {
             Int8IsaKind::Tiles(_) => 32,
@@ -115,7 +115,7 @@ impl Int8Isa {
         }
     }
 
-    /// What sums up rows.
+    /// Returns the kernel that sums rows.
     pub(super) fn row_sums(self) -> unsafe fn(&Int8RowSums<'_>) {
         #[cfg(target_arch = "x86_64")]
         if self.has_quads() {
@@ -124,7 +124,7 @@ impl Int8Isa {
         row_sums(self.level())
     }
 
-    /// How it takes operands.
+    /// Returns the operand layout it reads.
     pub(super) fn form(self) -> Int8WeightLayout {
         match self.kind {
             Int8IsaKind::Vectors(form, _) => form,
@@ -132,10 +132,10 @@ impl Int8Isa {
         }
     }
 
-    /// Prepares this thread for blocks, until the guard is dropped.
+    /// Configures this thread's tile registers until the guard is dropped.
     pub(super) fn configure(self) -> Int8TileGuard {
         if let Int8IsaKind::Tiles(bytes) = self.kind {
-            // SAFETY: units are made where the machine has them.
+            // SAFETY: values of this type exist only if the machine has the instructions.
             unsafe { (bytes.configure)() };
         }
         Int8TileGuard(self)
@@ -149,9 +149,10 @@ impl Int8TileGuard {
     /// Computes blocks.
     ///
     /// # Safety
-    /// As [`Block`] says, in the unit's form.
+    /// See [`AccumulatorBlock`]; operands have this instruction set's layout.
     pub(super) unsafe fn blocks(&self, all: &[AccumulatorBlock<'_>]) {
-        // SAFETY: units are made where the machine has them; the rest is the caller's promise.
+        // SAFETY: values of this type exist only if the machine has the instructions; the rest is guaranteed by the
+        // caller.
         unsafe {
             match self.0.kind {
                 Int8IsaKind::Vectors(_, kernel) => kernel(all),

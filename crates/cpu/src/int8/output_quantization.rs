@@ -1,4 +1,4 @@
-//! What becomes of sums, as callers say it, and what must hold for it.
+//! Output quantization parameters of an int8 layer, and the checks that requantization cannot overflow.
 
 use crate::int8::isa::Int8Isa;
 use crate::simd::int8::COLUMNS;
@@ -6,34 +6,35 @@ use crate::simd::int8::requantize::RequantizeParams;
 use crate::simd::int8::requantize_f32::RequantizeF32;
 use crate::simd::int8::requantize_ref::RequantizeScale;
 
-/// What becomes of the sums of a layer: a bias, a scale, a zero point and bounds.
+/// Bias, scale, zero point and clamping range that turn a layer's int32 accumulators into int8 results.
 #[derive(Clone, Debug)]
 pub struct OutputQuantization<'a> {
-    /// For each column.
+    /// One bias per column.
     pub bias: Option<&'a [i32]>,
-    /// One for all columns, or one for each.
+    /// Per-tensor or per-column scale.
     pub scale: OutputScale,
     /// Zero point of the result.
     pub zero: i32,
-    /// Its least value.
+    /// Minimum of the result.
     pub low: i32,
-    /// Its greatest value.
+    /// Maximum of the result.
     pub high: i32,
 }
 
-/// What sums are multiplied with.
+/// Factor that accumulators are multiplied by.
 #[derive(Clone, Debug)]
 pub enum OutputScale {
-    /// `m · 2^(shift − 31)`, `m ≥ 0`, rounded twice: convolutions.
+    /// Fixed-point factor `(m, shift)`: `m · 2^(shift − 31)`, `m ≥ 0`, rounded twice (TFLite convolutions).
     Fixed(Vec<(i32, i32)>),
-    /// Doubles, rounded half away from zero: dense layers.
+    /// Double-precision factor, rounded half away from zero (TFLite dense layers).
     Factor(Vec<f64>),
 }
 
-/// A sum's magnitude that could wrap around.
+/// Upper limit of an accumulator's magnitude; larger sums could wrap around.
 const LIMIT: i64 = (1 << 31) - 512;
 
-/// The ends of sums that begin with `start` and whose magnitude is at most `bounds`; `None`: a number could leave 32 bits.
+/// Returns requantization parameters for accumulators that start at `start` and whose magnitude is at most `bounds`.
+/// Returns `None` if an intermediate value could overflow 32 bits.
 pub(super) fn ends(output: &OutputQuantization, start: &[i32], bounds: &[i64]) -> Option<RequantizeParams> {
     let n = start.len();
     let whole = n.next_multiple_of(COLUMNS);
@@ -58,7 +59,7 @@ pub(super) fn ends(output: &OutputQuantization, start: &[i32], bounds: &[i64]) -
             if !all.iter().zip(bounds).all(holds) {
                 return None;
             }
-            // The zero point is added before the division where no sum becomes too large by it.
+            // The zero point is added before the division if no sum can overflow by that.
             let more = |right: i32| i64::from(half(right)) + (i64::from(output.zero) << right);
             let has_room = |(&(_, shift), &bound): (&(i32, i32), &i64)| {
                 (bound << shift.max(0)) + more((-shift).max(0)).abs() < LIMIT
@@ -93,7 +94,8 @@ pub(super) fn ends(output: &OutputQuantization, start: &[i32], bounds: &[i64]) -
     known.then(|| RequantizeParams { bias: in_panels(start.to_vec()), scaled, near: None, zero, low, high })
 }
 
-/// As [`ends`], in fewer instructions where the unit has them: it takes longer, and is for what runs often.
+/// Like [`ends`], but with cheaper run-time code if the instruction set supports it. Takes longer to construct; use it
+/// for layers that run often.
 pub(super) fn fast_ends(
     unit: Int8Isa,
     output: &OutputQuantization,
@@ -110,8 +112,8 @@ pub(super) fn fast_ends(
     Some(ends)
 }
 
-/// Sums of `n` columns of weights, where inputs have a zero point: what they begin with, and their greatest magnitude.
-/// `weights(i)` are those of column `i`.
+/// Returns the initial accumulators and the largest possible magnitudes for `n` columns of weights, given the input's
+/// zero point. `weights(i)`: the weights of column `i`.
 pub(super) fn starts<'w>(
     output: &OutputQuantization,
     n: usize,

@@ -1,22 +1,22 @@
-//! Weights in panels, as an instruction takes them.
+//! Packs int8 weights into the panels that each instruction set reads.
 
 use crate::simd::int8::{COLUMNS, Int8WeightLayout, STEP, WORDS};
 
-/// 64 bytes on a boundary of such.
+/// 64 bytes aligned to a cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct PanelCacheLine([u8; 64]);
 
-/// Weights `[N, K]` in panels of columns.
+/// Weights `[N, K]`, packed in panels of columns.
 pub(super) struct PackedInt8Weights {
     lines: Vec<PanelCacheLine>,
-    /// Steps of a row, and words of them that count.
+    /// Number of K steps of a row, and number of words that hold data.
     pub steps: usize,
     pub words: usize,
 }
 
 impl PackedInt8Weights {
-    /// `w: i8[N, K]`.
+    /// Packs `w: i8[N, K]`.
     pub fn new(form: Int8WeightLayout, w: &[i8], n: usize, k: usize) -> PackedInt8Weights {
         let per_word = if form == Int8WeightLayout::Pairs { 2 } else { 4 };
         let words = k.div_ceil(per_word);
@@ -45,12 +45,12 @@ impl PackedInt8Weights {
         PackedInt8Weights { lines, steps, words }
     }
 
-    /// The first word of a panel.
+    /// Pointer to the first word of panel `n`.
     pub fn panel(&self, n: usize) -> *const u8 {
         self.lines.as_ptr().cast::<u8>().wrapping_add(n * self.steps * WORDS * COLUMNS * 4)
     }
 
-    /// Bytes of a staged row.
+    /// Bytes between staged rows.
     pub fn pitch(&self) -> usize {
         self.steps * STEP
     }

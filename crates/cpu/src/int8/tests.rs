@@ -1,4 +1,4 @@
-//! Every unit of this machine, and emulated tile registers, against sums one by one and the interpreter's arithmetic.
+//! Tests int8 kernels on every instruction set of this machine, and on emulated AMX, against scalar references.
 
 use super::*;
 use crate::machine::thread_pool::ThreadPool;
@@ -13,7 +13,7 @@ fn bytes(stream: &mut RandomStream, n: usize) -> Vec<i8> {
     (0..n).map(|_| stream.next_u32() as i8).collect()
 }
 
-/// Scales from ones that shift left to ones that shift far right.
+/// Scales with shifts from left to far right.
 fn scale(stream: &mut RandomStream, n: usize, is_fixed: bool) -> OutputScale {
     let real = |stream: &mut RandomStream| {
         f64::from(stream.range(0.3, 1.0)) * 0.5f64.powi(stream.below(14) as i32 - 1)
@@ -39,7 +39,7 @@ fn end(output: &OutputQuantization, column: usize, sum: i32) -> i8 {
 #[test]
 fn dense_layers_have_the_sums_of_the_definition() {
     let mut stream = RandomStream::new(5, 1, 0);
-    // Rows, K, columns: one row, ends of tiles, steps and panels, K shorter than a word.
+    // Rows, K, columns: one row, tails of tiles, K steps and panels, K shorter than a word.
     for (n, [m, k, columns]) in
         [[1, 1, 1], [3, 64, 32], [17, 65, 33], [32, 3, 16], [40, 130, 49], [2, 7, 70], [65, 128, 8]]
             .into_iter()
@@ -75,7 +75,7 @@ fn dense_layers_have_the_sums_of_the_definition() {
     }
 }
 
-/// Windows along a dimension, with a border.
+/// Window geometry of one dimension, with padding.
 fn along(
     size: usize,
     window: usize,
@@ -88,7 +88,7 @@ fn along(
     Int8WindowDim { size, window, stride, dilation, before, positions }
 }
 
-/// Sums of each window, of pictures around their zero point.
+/// Reference sums of each window; pixels outside are the zero point.
 fn windows(
     x: &[i8],
     [rows, columns]: [Int8WindowDim; 2],
@@ -114,7 +114,7 @@ fn windows(
 fn convolutions_have_the_sums_of_the_definition() {
     let mut stream = RandomStream::new(6, 1, 0);
     let cases = [
-        // Pixels as rows; gathered windows, with borders, strides and dilation; whole steps of channels.
+        // 1×1 convolutions; gathered windows with padding, strides and dilation; channels that fill whole K steps.
         ([along(5, 1, 1, 1, 0, 0), along(3, 1, 1, 1, 0, 0)], 9, 5),
         ([along(6, 3, 2, 1, 0, 1), along(5, 2, 1, 1, 1, 0)], 3, 35),
         ([along(7, 3, 1, 2, 2, 2), along(9, 2, 1, 3, 0, 0)], 5, 4),
@@ -221,7 +221,7 @@ fn depthwise_windows_have_the_sums_of_the_definition() {
     let mut stream = RandomStream::new(11, 1, 0);
     let three = |size, stride, before, after| along(size, 3, stride, 1, before, after);
     let cases = [
-        // A row of results with its neighbour, and an odd one at the end; channels that fill a block, parts of one, several.
+        // Two result rows at once, and an odd last row; channels that fill one block, a part of one, or several.
         ([three(6, 1, 1, 1), three(9, 1, 1, 1)], 64),
         ([three(7, 1, 1, 1), three(5, 1, 1, 1)], 130),
         ([three(3, 1, 0, 0), three(11, 1, 0, 0)], 32),
@@ -232,7 +232,7 @@ fn depthwise_windows_have_the_sums_of_the_definition() {
         ([three(7, 2, 1, 1), three(9, 3, 1, 1)], 33),
         ([along(9, 3, 1, 2, 2, 2), along(11, 3, 1, 3, 3, 3)], 48),
         ([along(8, 2, 1, 1, 0, 1), along(7, 3, 1, 2, 2, 2)], 32),
-        // Windows of more lines than a vector has, of one line, of one column, and a border wider than the picture.
+        // Windows with more rows than a vector holds, of one row, of one column, and padding wider than the image.
         ([along(9, 5, 1, 1, 2, 2), along(8, 5, 1, 1, 2, 2)], 16),
         ([along(11, 7, 2, 1, 3, 3), along(9, 7, 2, 1, 3, 3)], 66),
         ([along(4, 1, 1, 1, 0, 0), along(13, 5, 1, 1, 4, 0)], 7),
@@ -289,7 +289,8 @@ fn sums_and_tables_are_taken_element_by_element() {
             assert!(y == expected, "{unit:?}");
         }
     }
-    // Pairs of all bytes: halves on both sides of zero, a factor too large for a formula, drawn ones.
+    // All pairs of int8 values: scales with halves on both sides of zero, a factor too large for a formula, random
+    // ones.
     let all: [Vec<i8>; 2] =
         [|i: u32| (i >> 8) as i8, |i: u32| i as i8].map(|of| (0..1 << 16).map(of).collect());
     let mut shorter = 0;
@@ -333,7 +334,7 @@ fn sums_and_tables_are_taken_element_by_element() {
     assert!(y.iter().zip(&a).all(|(y, a)| *y == entries[at(*a)]));
 }
 
-/// What a function says of all pairs, in the order of the table.
+/// Returns the table of `f` over all pairs, in table order.
 fn of_all(f: impl Fn(i32, i32) -> i32) -> Box<[i8; 65536]> {
     let all = (-128..128).flat_map(|a| (-128..128).map(move |b| (a, b)));
     let all: Vec<i8> = all.map(|(a, b)| f(a, b).clamp(-128, 127) as i8).collect();
@@ -366,9 +367,14 @@ fn functions_of_pairs_are_those_of_their_tables() {
             FormulaHint::Product([11, 11], wide, -128),
             true,
         ),
-        // What is said to be likely is not believed.
-        ("no least", of_all(|a, b| if (a, b) == (7, -9) { 0 } else { a.min(b) }), FormulaHint::Least, false),
-        ("no product", of_all(|a, b| a * b / 100), FormulaHint::Product([1, 0], m, 0), false),
+        // A wrong hint is rejected.
+        (
+            "not a minimum",
+            of_all(|a, b| if (a, b) == (7, -9) { 0 } else { a.min(b) }),
+            FormulaHint::Least,
+            false,
+        ),
+        ("not a product", of_all(|a, b| a * b / 100), FormulaHint::Product([1, 0], m, 0), false),
         ("other", of_all(|a, b| a ^ b), FormulaHint::Other, false),
     ];
     let mut s = RandomStream::new(7, 8, 9);
@@ -379,7 +385,7 @@ fn functions_of_pairs_are_those_of_their_tables() {
             let pairs = BinaryLut::new(unit, entries.clone(), *likely);
             let by_line = matches!(likely, FormulaHint::Product(..)) && !unit.rounds_downwards();
             assert_eq!(pairs.is_formula(), *is_formula && !by_line, "{name} on {unit:?}");
-            // Repeated lists, elements that stand for many, few of both; parts begin in the middle of each.
+            // Repeated operands, one element for many, few of both; parallel blocks start inside each.
             for (others, inner) in
                 [(40_007, 1), (1000, 1), (1, 1), (3, 1), (57, 33), (10, 3), (5, 40_000), (1, 17)]
             {

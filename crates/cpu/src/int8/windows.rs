@@ -1,4 +1,4 @@
-//! Convolutions of each channel on its own, and poolings.
+//! Int8 depthwise convolution and pooling (max, mean, sum).
 
 use crate::int8::isa::Int8Isa;
 use crate::int8::output_quantization::{OutputQuantization, fast_ends, starts};
@@ -12,7 +12,7 @@ use crate::simd::int8::windows::{DepthwiseRow, Int8PoolRow, MOST_TAPS, PoolReduc
 
 pub use crate::simd::int8::windows::Int8WindowDim;
 
-/// A convolution of each channel on its own: `x: i8[B, H, W, C]`, `w: i8[h, w, C] → i8[B, H', W', C]`.
+/// Int8 depthwise convolution: `x: i8[B, H, W, C]`, `w: i8[h, w, C] → i8[B, H', W', C]`.
 pub struct Int8DepthwiseConv {
     unit: Int8Isa,
     rows: Int8WindowDim,
@@ -23,16 +23,17 @@ pub struct Int8DepthwiseConv {
     ends: RequantizeParams,
 }
 
-/// How it is computed.
+/// Algorithm of a depthwise convolution.
 enum DepthwiseMethod {
-    /// One place of a window after the other: integers of 16 bits.
+    /// Tap by tap, in int16.
     Places(Vec<i32>),
-    /// Four lines at once, for one row of results and for two.
+    /// Dot products over four image rows, with weights for one result row and for two.
     Quads { pixels: usize, one: Vec<i32>, two: Option<Vec<i32>> },
 }
 
 impl Int8DepthwiseConv {
-    /// `along`: lines and columns. `None`: a number could leave 32 bits, sizes do not fit, or windows are too large.
+    /// Creates the convolution. `along`: window geometry of rows and columns. Returns `None` if an accumulator could
+    /// overflow 32 bits, the sizes do not match, or windows are too large.
     pub fn new(
         unit: Int8Isa,
         w: &[i8],
@@ -63,7 +64,7 @@ impl Int8DepthwiseConv {
         Some(if unit.has_quads() { made.with_quads(w) } else { made.with_places(w) })
     }
 
-    /// With weights as [`DepthRow`] takes them.
+    /// Packs weights as [`DepthwiseRow`] reads them.
     fn with_places(mut self, w: &[i8]) -> Int8DepthwiseConv {
         let padded = self.channels.next_multiple_of(COLUMNS);
         let mut weights = vec![0; self.rows.window * self.columns.window * padded];
@@ -76,7 +77,7 @@ impl Int8DepthwiseConv {
         self
     }
 
-    /// With weights as [`DepthRows`] takes them.
+    /// Packs weights as [`DepthwiseDotRows`] reads them.
     fn with_quads(mut self, w: &[i8]) -> Int8DepthwiseConv {
         let (c, rows) = (self.channels, self.rows);
         let pixels = if self.columns.stride == 1 && [16, 32].contains(&c) { BLOCK / c } else { 1 };
@@ -84,7 +85,7 @@ impl Int8DepthwiseConv {
         let own = |at: usize| at / BLOCK * BLOCK + channel(at % BLOCK);
         let order: Vec<usize> = (0..places).map(own).map(|o| if pixels > 1 { o % c } else { o }).collect();
         self.ends = self.ends.in_order(&order);
-        // Bytes are 128 more than they are.
+        // Input bytes are offset by 128 (uint8).
         for (bias, c) in self.ends.bias.iter_mut().zip(&order).filter(|(_, c)| **c < self.channels) {
             let sum: i32 = w.iter().skip(*c).step_by(self.channels).map(|w| i32::from(*w)).sum();
             *bias = bias.wrapping_sub(sum * 128);
@@ -96,7 +97,7 @@ impl Int8DepthwiseConv {
         self
     }
 
-    /// Weights for so many rows of results: the second row begins a line further down.
+    /// Packs weights for `results` result rows; the second result row starts one image row further down.
     fn quads(&self, w: &[i8], order: &[usize], results: usize) -> Vec<i32> {
         let (places, groups) = (self.columns.window, self.rows.window.div_ceil(GROUP));
         let mut all = Vec::with_capacity(order.len() * results * places * groups);
@@ -118,15 +119,11 @@ impl Int8DepthwiseConv {
         all
     }
 
-    /// Computes all pictures of `x`; `y` has room for the result.
+    /// Computes all images of `x` into `y`.
     pub fn run(&self, team: &ThreadPool, x: &[i8], y: &mut [i8]) {
         let (c, rows, columns) = (self.channels, self.rows, self.columns);
         let images = x.len() / (rows.size * columns.size * c);
-        assert_eq!(
-            y.len(),
-            images * rows.positions * columns.positions * c,
-            "the result of {images} pictures"
-        );
+        assert_eq!(y.len(), images * rows.positions * columns.positions * c, "the result of {images} images");
         match &self.kernel {
             DepthwiseMethod::Places(weights) => self.run_places(team, x, y, weights),
             DepthwiseMethod::Quads { pixels, one, two } => {
@@ -156,12 +153,12 @@ impl Int8DepthwiseConv {
                 ends: &self.ends,
                 to: y.as_mut_ptr(),
             };
-            // SAFETY: rows are whole lines of the picture; weights and ends have whole panels of channels.
+            // SAFETY: rows are whole image rows; weights and requantization parameters have whole panels of channels.
             unsafe { kernel(&args) };
         });
     }
 
-    /// A task is a row of results, or two where there are weights for two.
+    /// Runs one task per result row, or per two result rows if `weights` has weights for two.
     fn run_quads(
         &self,
         team: &ThreadPool,
@@ -202,26 +199,26 @@ impl Int8DepthwiseConv {
                     to: [first, second],
                     scratch,
                 };
-                // SAFETY: lines are whole ones of the picture; tasks have rows of results of their own, which are whole; the unit's
-                // machine has the instructions.
+                // SAFETY: rows are whole image rows; tasks write to disjoint whole result rows; the machine has the
+                // instructions.
                 unsafe { depth_rows(&args) };
             });
         });
     }
 }
 
-/// What a pooling makes of each window; what lies outside the picture is left out.
+/// Reduction of a pooling window; padding is excluded.
 #[derive(Clone, Debug)]
 pub enum PoolMode<'a> {
-    /// The greatest value, within bounds.
+    /// Maximum, clamped to a range.
     Max(i32, i32),
-    /// The mean, rounded half away from zero, within bounds.
+    /// Mean, rounded half away from zero and clamped to a range.
     Mean(i32, i32),
-    /// The sum of numbers around a zero point, scaled by one fixed-point factor; of windows that lie inside.
+    /// Sum of values minus the zero point, scaled by a fixed-point factor. Windows must be entirely inside the image.
     Sum(i32, OutputQuantization<'a>),
 }
 
-/// A pooling: `x: i8[B, H, W, C] → i8[B, H', W', C]`.
+/// Int8 pooling: `x: i8[B, H, W, C] → i8[B, H', W', C]`.
 pub struct Int8Pool {
     unit: Int8Isa,
     rows: Int8WindowDim,
@@ -236,11 +233,12 @@ enum PoolMethod {
     Sum(Box<RequantizeParams>),
 }
 
-/// Places of a window, at most: sums of so many bytes are exact in f32.
+/// Maximum window size: sums of this many int8 values are exact in f32.
 const MOST_PLACES: usize = 1 << 15;
 
 impl Int8Pool {
-    /// `along`: lines and columns, without dilation. `None`: a number could leave its bits, or windows are too large.
+    /// Creates the pooling. `along`: window geometry of rows and columns, without dilation. Returns `None` if a value
+    /// could overflow or windows are too large.
     pub fn new(
         unit: Int8Isa,
         along: [Int8WindowDim; 2],
@@ -271,16 +269,12 @@ impl Int8Pool {
         })
     }
 
-    /// Computes all pictures of `x`; `y` has room for the result.
+    /// Computes all images of `x` into `y`.
     pub fn run(&self, team: &ThreadPool, x: &[i8], y: &mut [i8]) {
         let (c, rows, columns) = (self.channels, self.rows, self.columns);
         let line = columns.size * c;
         let images = x.len() / (rows.size * line);
-        assert_eq!(
-            y.len(),
-            images * rows.positions * columns.positions * c,
-            "the result of {images} pictures"
-        );
+        assert_eq!(y.len(), images * rows.positions * columns.positions * c, "the result of {images} images");
         let kernel = pool_row(self.unit.level());
         let work = (images * rows.positions * columns.positions * c) as f64;
         let work = work * (rows.window * columns.window) as f64 / 8.0;
@@ -294,7 +288,7 @@ impl Int8Pool {
                 PoolMethod::Sum(ends) => PoolReduce::Sum(ends),
             };
             let args = Int8PoolRow { rows: &lines, columns, channels: c, fold, to: y.as_mut_ptr() };
-            // SAFETY: rows are whole lines of the picture.
+            // SAFETY: rows are whole image rows.
             unsafe { kernel(&args) };
         });
     }

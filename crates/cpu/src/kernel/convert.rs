@@ -1,9 +1,9 @@
-//! Parallel conversion of whole arrays to another element type.
+//! Converts whole arrays to another element type, in parallel.
 
 use crate::kernel::{KernelContext, Ptr};
 use crate::simd::level::TileFn;
 
-/// Applies a unary element-wise loop to `n` elements. `from` and `to`: address and element size in bytes.
+/// Applies a unary element-wise loop to `n` elements. `from` and `to`: address, and element size in bytes.
 ///
 /// # Safety
 /// Both arrays have `n` elements.

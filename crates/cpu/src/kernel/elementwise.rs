@@ -1,10 +1,10 @@
-//! Fused element-wise kernels: JIT-compiled loops where `jit` supports the program, else an interpreter over tiles.
+//! Fused element-wise kernels: JIT-compiled loops if the JIT supports the program, else an interpreter over tiles.
 //!
 //! The interpreter works on tiles of at most [`TILE`] elements of the flattened index space. A virtual register is a
-//! slice of one tile's values in scratch, small enough for L1; each instruction is one vectorised loop over registers.
+//! slice of one tile's values in scratch, small enough for L1; each instruction is one vectorized loop over registers.
 //! f16 and bf16 are f32 in registers. Arrays that are read at the running index are read in place; broadcast, permuted
-//! and widened arrays are copied to registers. JIT code is one loop with all instructions, whose tiles may be longer:
-//! up to a row, or the whole range where every load is read in place.
+//! and widened arrays are copied to registers. JIT code is one loop with all instructions. Its tiles may be longer: up
+//! to a row, or the whole range if every load is read in place.
 
 use crate::kernel::{Io, Kernel, KernelContext, OutputBlock, Ptr, with_scratch};
 use crate::machine::memory::AlignedMemory;
@@ -19,7 +19,7 @@ use systole_ir::interp::EvalCx;
 use systole_ir::op::LoweringClass;
 use systole_ir::{DType, Literal, LiteralBuilder, Op, Result, Scalar, TensorType};
 
-/// Most elements of an interpreter tile, and of a tile with registers.
+/// Maximum elements of an interpreter tile, and of a tile with registers.
 pub(crate) const TILE: usize = 512;
 
 /// Copies elements `start..start + n` of a vector that repeats with `period`, across one wrap-around.
@@ -29,14 +29,14 @@ pub(crate) const TILE: usize = 512;
 #[inline(always)]
 unsafe fn around(src: *const u8, [size, period]: [usize; 2], start: usize, n: usize, to: *mut u8) {
     let (at, before) = (start % period, period - start % period);
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         std::ptr::copy_nonoverlapping(src.add(at * size), to, before * size);
         std::ptr::copy_nonoverlapping(src, to.add(before * size), (n - before) * size);
     }
 }
 
-/// Bytes from one register to the next. Two cache lines more than a tile, as powers of two would conflict in L1.
+/// Bytes between registers: two cache lines more than a tile, since powers of two would conflict in L1.
 fn register_bytes(lane: usize) -> usize {
     TILE * lane + 2 * 64
 }
@@ -47,13 +47,13 @@ const PAGE: usize = 4096;
 /// Nanoseconds of one interpreter instruction for one element.
 const INSTRUCTION_NS: f64 = 0.15;
 
-/// Elements of one task of the parallel loop.
+/// Elements per task of the parallel loop.
 const BLOCK: usize = 16 * TILE;
 
-/// An element-wise program that is ready to run tile by tile.
+/// An element-wise program, ready to run tile by tile.
 pub struct ElementwiseProgram {
     loads: Vec<Fetch>,
-    /// Byte offset of each load: what index 0 reads of its array.
+    /// Byte offset of each load: the element of its array at index 0.
     offsets: Vec<usize>,
     body: ElementwiseBody,
     /// Where each virtual register is stored: loads first, then instructions.
@@ -61,9 +61,9 @@ pub struct ElementwiseProgram {
     scratch_registers: usize,
     /// Number of [`Fetch::Periodic`] loads.
     periodic: usize,
-    /// Bytes from register to register: [`register_bytes`].
+    /// Bytes between registers: [`register_bytes`].
     register: usize,
-    /// One filled register for each splat constant.
+    /// One filled register per splat constant.
     splats: AlignedMemory,
     pub stores: Vec<usize>,
     dims: SmallVec<[usize; 4]>,
@@ -100,7 +100,7 @@ enum Fetch {
         size: usize,
     },
     /// A vector of at most a tile, broadcast to all rows: read from two registers that hold `TILE + period` elements of
-    /// its repetition, so that a tile can begin anywhere in it.
+    /// its repetition, so that a tile can start anywhere in it.
     Periodic {
         input: usize,
         size: usize,
@@ -140,12 +140,13 @@ struct ArrayLoad<'a> {
     input: usize,
     dtype: DType,
     strides: &'a SmallVec<[usize; 4]>,
-    /// Whether element `i` is read for index `i`.
+    /// Whether index `i` reads element `i`.
     linear: bool,
 }
 
 impl ArrayLoad<'_> {
-    /// How the interpreter reads it. `period`: length of the vector that is broadcast to all rows, if it is one.
+    /// Returns how the interpreter reads the load. `period`: length of the vector, if it is one that is broadcast to
+    /// all rows.
     fn fetch(&self, period: Option<usize>, level: Level) -> Fetch {
         let ArrayLoad { input, dtype, linear, .. } = *self;
         let (size, widen) = (dtype.size(), widen(dtype, level));
@@ -165,7 +166,7 @@ struct InterpreterStep {
 
 enum StepLoop {
     Loop(TileFn),
-    /// Element by element with the op's own evaluation rule, for ops without a vectorised loop.
+    /// Element by element with the op's own evaluation rule, for ops without a vectorized loop.
     Scalar {
         op: Box<Op>,
         arity: usize,
@@ -174,10 +175,10 @@ enum StepLoop {
     },
 }
 
-/// Fewest elements of a row for which JIT tiles end at row ends, so that broadcast loads need no copy.
+/// Minimum row length for which JIT tiles end at row ends, so that broadcast loads need no copy.
 const LEAST_ROW: usize = 128;
 
-/// How JIT code reads a load, and how its address is found. `cut`: whether tiles may end at row ends.
+/// Returns how JIT code reads a load, and how its address is found. `cut`: whether tiles may end at row ends.
 fn fused_fetch(map: &Map, load: &MapLoad, cut: bool) -> (LoadAccess, Fetch) {
     match load {
         MapLoad::Splat { .. } => (LoadAccess::Constant, Fetch::Splat),
@@ -189,7 +190,7 @@ fn fused_fetch(map: &Map, load: &MapLoad, cut: bool) -> (LoadAccess, Fetch) {
             let same = strides.iter().all(|&s| s == 0);
             match (period(map, &strides), strides.last()) {
                 _ if map.is_linear(load) => (LoadAccess::Stream, Fetch::Direct { input, size }),
-                // One element for all indices: without strides, no index has to be computed.
+                // One element for all indices: no strides, so no index has to be computed.
                 _ if same => (LoadAccess::Spread, Fetch::InRow { input, size, strides: SmallVec::new() }),
                 (_, Some(0)) if cut => (LoadAccess::Spread, Fetch::InRow { input, size, strides }),
                 (_, Some(1)) if cut => (LoadAccess::Stream, Fetch::InRow { input, size, strides }),
@@ -203,8 +204,8 @@ fn fused_fetch(map: &Map, load: &MapLoad, cut: bool) -> (LoadAccess, Fetch) {
 }
 
 impl ElementwiseProgram {
-    /// `run`: contiguous elements that a reduction along the last dimension takes at once; `fuse`: use the JIT if
-    /// possible.
+    /// Compiles a map. `run`: contiguous elements that a reduction along the last dimension reads at a time; `fuse`:
+    /// use the JIT if possible.
     pub fn new(map: &Map, sink: ResultSink, run: usize, level: Level, fuse: bool) -> ElementwiseProgram {
         let fused = if fuse { ElementwiseProgram::fused(map, sink, run, level) } else { None };
         fused.unwrap_or_else(|| ElementwiseProgram::interpreted(map, level))
@@ -213,8 +214,8 @@ impl ElementwiseProgram {
     fn fused(map: &Map, sink: ResultSink, run: usize, level: Level) -> Option<ElementwiseProgram> {
         let row = map.shape.dims().last().copied().unwrap_or(1);
         let along = matches!(sink, ResultSink::Along(_));
-        // A reduction along rows starts with accumulator 0 in each tile. Tiles must be the interpreter's, for equal
-        // bits.
+        // A reduction along rows starts with accumulator 0 in each tile. Tiles must equal the interpreter's, for
+        // bit-identical results.
         let cut = row >= LEAST_ROW && (!along || row > TILE || run == row);
         let (access, loads): (Vec<LoadAccess>, Vec<Fetch>) =
             map.loads.iter().map(|load| fused_fetch(map, load, cut)).unzip();
@@ -309,9 +310,9 @@ impl ElementwiseProgram {
         }
     }
 
-    /// Scratch of one thread, in bytes.
+    /// Returns the scratch bytes per thread.
     pub fn scratch(&self) -> usize {
-        // One more register as source of widening; a periodic load has two.
+        // One more register as the source of widening; a periodic load has two.
         (self.scratch_registers + 1 + 2 * self.periodic) * self.register
     }
 
@@ -319,7 +320,7 @@ impl ElementwiseProgram {
         self.dtypes[register]
     }
 
-    /// Cost of one element in units of [`INSTRUCTION_NS`].
+    /// Returns the cost of one element in units of [`INSTRUCTION_NS`].
     pub fn weight(&self) -> f64 {
         match &self.body {
             ElementwiseBody::Loops(code) => 1.0 + code.len() as f64,
@@ -332,7 +333,7 @@ impl ElementwiseProgram {
         matches!(self.body, ElementwiseBody::Fused(_))
     }
 
-    /// The input, if the program is nothing but one direct load without widening.
+    /// Returns the input, if the program is only one direct load without widening.
     pub fn is_plain(&self) -> Option<usize> {
         let same = |register: usize, size: usize| lane_size(self.dtypes[register]) == size;
         match &self.loads[..] {
@@ -341,8 +342,8 @@ impl ElementwiseProgram {
         }
     }
 
-    /// Length of the tile at `start`, in a range that ends at `end`. Long rows are divided into equal tiles, so that
-    /// what is broadcast to all rows is read in place.
+    /// Returns the length of the tile at `start`, in a range that ends at `end`. Long rows are divided into equal
+    /// tiles, so that vectors broadcast to all rows are read in place.
     pub fn tile_len(&self, start: usize, end: usize) -> usize {
         let left = end - start;
         match self.dims.last() {
@@ -357,7 +358,7 @@ impl ElementwiseProgram {
         }
     }
 
-    /// Register addresses before the first tile.
+    /// Returns the register addresses before the first tile.
     pub fn start(&self, scratch: *mut u8) -> RegisterAddresses {
         let after = self.scratch_registers + 1;
         let at = |h: &RegisterHome| match *h {
@@ -373,12 +374,12 @@ impl ElementwiseProgram {
         RegisterAddresses { at, held: smallvec::smallvec![None; self.loads.len()] }
     }
 
-    /// Computes the tile `start..start + n` by JIT code. `to(s)` is the address of store `s`.
+    /// Computes the tile `start..start + n` with JIT code. `to(s)` is the address of store `s`.
     ///
     /// # Safety
-    /// `inputs`, `regs` and `scratch` as for [`ElementwiseProgram::tile`]; the program [is fused](Program::is_fused), and
-    /// its level is available; `to` gives addresses of `n` elements of the results' types, or of the accumulators of a
-    /// reduction.
+    /// `inputs`, `regs` and `scratch` as for [`ElementwiseProgram::tile`]; the program [is
+    /// fused](ElementwiseProgram::is_fused), and its level is available; `to` gives addresses of `n` elements of the
+    /// results' types, or of the accumulators of a reduction.
     pub unsafe fn run_fused(
         &self,
         regs: &mut RegisterAddresses,
@@ -389,16 +390,16 @@ impl ElementwiseProgram {
         to: impl Fn(usize) -> *mut u8,
     ) {
         let ElementwiseBody::Fused(code) = &self.body else { return };
-        // SAFETY: by the caller's promise. In place, code reads an element before it writes the result at the same
+        // SAFETY: guaranteed by the caller. In place, code reads an element before it writes the result at the same
         // address.
         unsafe { self.fetch(regs, inputs, &[], scratch, start, n) };
         let results = &mut regs.at[self.loads.len()..];
         results.iter_mut().enumerate().for_each(|(s, at)| *at = to(s));
-        // SAFETY: by the caller's promise; `fetch` set the addresses of all loads.
+        // SAFETY: guaranteed by the caller; `fetch` set the addresses of all loads.
         unsafe { code.run(&regs.at, n) };
     }
 
-    /// All loads as [`StridedLoad`]; `None` if it is not JIT code, or a load has another form.
+    /// Returns all loads as [`StridedLoad`]; `None` if the program is not JIT code, or a load has another form.
     fn even(&self) -> Option<Vec<StridedLoad>> {
         let each = self.loads.iter().zip(&self.offsets).map(|(load, &offset)| match load {
             _ if offset != 0 => None,
@@ -421,8 +422,8 @@ impl ElementwiseProgram {
     ///
     /// # Safety
     /// `inputs` are the arrays of the map's loads; `regs` comes from [`ElementwiseProgram::start`] on `scratch`, which
-    /// has [`ElementwiseProgram::scratch`] bytes and belongs to this thread. Registers that the caller pointed at outputs have
-    /// room for `n` elements.
+    /// has [`ElementwiseProgram::scratch`] bytes and belongs to this thread. Registers that the caller pointed at
+    /// outputs have room for `n` elements.
     pub unsafe fn tile(
         &self,
         regs: &mut RegisterAddresses,
@@ -432,10 +433,10 @@ impl ElementwiseProgram {
         start: usize,
         n: usize,
     ) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.fetch(regs, inputs, copies, scratch, start, n) };
         let (ElementwiseBody::Loops(code), regs) = (&self.body, &regs.at) else {
-            systole_ir::bug!("machine code leaves nothing in registers")
+            systole_ir::bug!("machine code leaves no values in registers")
         };
         for (k, code) in code.iter().enumerate() {
             let dst = regs[self.loads.len() + k];
@@ -452,7 +453,7 @@ impl ElementwiseProgram {
         }
     }
 
-    /// Address of a periodic load's elements from `start` on. Fills its two registers on first use.
+    /// Returns the address of a periodic load's elements from `start` on. Fills its two registers on first use.
     ///
     /// # Safety
     /// `from` is the array of load `k`; scratch has the program's registers.
@@ -566,7 +567,7 @@ impl ElementwiseProgram {
         }
     }
 
-    /// The row that contains `start..start + n`, if a load has one value for each row and they are in one row.
+    /// Returns the row that contains `start..start + n`, if a load has one value per row and the range is in one row.
     fn row(&self, strides: &[usize], start: usize, n: usize) -> Option<usize> {
         match (strides.last(), self.dims.last()) {
             (Some(0), Some(&inner)) if start / inner == (start + n - 1) / inner => Some(start / inner),
@@ -574,7 +575,8 @@ impl ElementwiseProgram {
         }
     }
 
-    /// Whether a register already holds a tile's values: `held` is the row whose value it holds, and how many elements.
+    /// Whether a register already holds a tile's values. `held`: the row whose value it holds, and the number of
+    /// elements.
     fn holds(&self, held: Option<(usize, usize)>, strides: &[usize], start: usize, n: usize) -> bool {
         held.is_some_and(|(row, lanes)| n <= lanes && self.row(strides, start, n) == Some(row))
     }
@@ -621,14 +623,14 @@ impl ElementwiseProgram {
     }
 }
 
-/// Addresses of all registers, kept from tile to tile. JIT code: of loads, then of stores.
+/// Addresses of all registers, kept from tile to tile. For JIT code: of loads, then of stores.
 pub struct RegisterAddresses {
     pub at: SmallVec<[*mut u8; 32]>,
-    /// For loads that stay the same for some tiles: the row whose value the register holds, and how many elements.
+    /// For loads that stay the same for some tiles: the row whose value the register holds, and the number of elements.
     held: SmallVec<[Option<(usize, usize)>; 16]>,
 }
 
-/// Bytes of an element of a load as stored.
+/// Returns the bytes of a load's stored element.
 fn stored_size(load: &MapLoad) -> usize {
     match load {
         MapLoad::Array { dtype, .. } | MapLoad::Splat { dtype, .. } | MapLoad::Iota { dtype, .. } => {
@@ -637,7 +639,7 @@ fn stored_size(load: &MapLoad) -> usize {
     }
 }
 
-/// Element offset in an array with these strides for flat index `i` of a program with these dimensions.
+/// Returns the element offset, in an array with these strides, of flat index `i` of a program with these dimensions.
 fn element(dims: &[usize], strides: &[usize], i: usize) -> usize {
     let (mut rest, mut at) = (i, 0);
     for (&size, &stride) in dims.iter().zip(strides).rev() {
@@ -651,7 +653,7 @@ fn element(dims: &[usize], strides: &[usize], i: usize) -> usize {
     at
 }
 
-/// Byte offset of a load in its array.
+/// Returns the byte offset of a load in its array.
 fn bytes_before(load: &MapLoad) -> usize {
     match load {
         MapLoad::Array { dtype, offset, .. } => dtype.size() * offset,
@@ -659,7 +661,7 @@ fn bytes_before(load: &MapLoad) -> usize {
     }
 }
 
-/// The length of the last dimension, if the load is a vector along it that is broadcast along all others.
+/// Returns the length of the last dimension, if the load is a vector along it that is broadcast along all others.
 fn period(map: &Map, strides: &[usize]) -> Option<usize> {
     let (last, others) = strides.split_last()?;
     let period = map.shape[others.len()];
@@ -676,7 +678,7 @@ unsafe fn repeat(
     widen: Option<TileFn>,
 ) {
     let (end, mut done) = ((TILE + period) * lane, period * lane);
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match widen {
             Some(widen) => widen(dst, src, src, src, period),
@@ -763,7 +765,7 @@ fn splat_lanes(splats: &[(Scalar, DType)], register: usize) -> AlignedMemory {
 
 /// Stores a value, already of type `dtype`, as element `i` of a register.
 unsafe fn write_lane(dst: *mut u8, dtype: DType, i: usize, value: Scalar) {
-    // SAFETY: by the caller's promise the register has element `i`.
+    // SAFETY: the caller guarantees that the register has element `i`.
     unsafe {
         match dtype {
             DType::F16 | DType::BF16 => *dst.cast::<f32>().add(i) = value.as_f64() as f32,
@@ -776,9 +778,9 @@ unsafe fn write_lane(dst: *mut u8, dtype: DType, i: usize, value: Scalar) {
     }
 }
 
-/// Element `i` of a register.
+/// Returns element `i` of a register.
 unsafe fn read_lane(src: *const u8, dtype: DType, i: usize) -> Scalar {
-    // SAFETY: by the caller's promise the register has element `i`.
+    // SAFETY: the caller guarantees that the register has element `i`.
     unsafe {
         match dtype {
             DType::F16 | DType::BF16 => Scalar::Float(*src.cast::<f32>().add(i) as f64),
@@ -801,7 +803,7 @@ unsafe fn scalar_loop(
     args: [*const u8; 3],
     n: usize,
 ) {
-    // SAFETY: by the caller's promise the registers hold `n` elements of these types.
+    // SAFETY: the caller guarantees that the registers hold `n` elements of these types.
     let arg = |k: usize, i: usize| unsafe { read_lane(args[k], types[k], i) };
     for i in 0..n {
         let value = match op {
@@ -829,19 +831,19 @@ unsafe fn scalar_loop(
         match op.rule().eval(&mut EvalCx::default(), &refs, &outs) {
             // SAFETY: as for the other registers.
             Ok(y) => (0..n).for_each(|i| unsafe { write_lane(dst, to, i, y[0].get(i)) }),
-            Err(e) => systole_ir::bug!("{} on one tile: {e}", op.name()),
+            Err(e) => systole_ir::bug!("cannot evaluate {} on one tile: {e}", op.name()),
         }
     }
 }
 
-/// Index along one dimension of elements `start..start + n`, in runs of equal or of consecutive values.
+/// Writes the index along one dimension for elements `start..start + n`, in runs of equal or of consecutive values.
 unsafe fn iota(dst: *mut u8, dtype: DType, inner: usize, size: usize, start: usize, n: usize) {
     let mut done = 0;
     while done < n {
         let (at, within) = ((start + done) / inner % size, (start + done) % inner);
         let (run, step) = if inner == 1 { (size - at, 1) } else { (inner - within, 0) };
         let run = run.min(n - done);
-        // SAFETY: by the caller's promise `dst` has room for `n` elements.
+        // SAFETY: the caller guarantees that `dst` has room for `n` elements.
         unsafe {
             match dtype {
                 DType::I32 | DType::U32 => {
@@ -864,7 +866,7 @@ unsafe fn iota(dst: *mut u8, dtype: DType, inner: usize, size: usize, start: usi
 /// Copies `run` elements at a stride of `stride` elements to contiguous ones.
 #[inline]
 unsafe fn copy_run(to: *mut u8, from: *const u8, size: usize, stride: usize, run: usize) {
-    // SAFETY: by the caller's promise source and destination have `run` elements.
+    // SAFETY: the caller guarantees that source and destination have `run` elements.
     unsafe {
         match (size, stride) {
             (_, 1) => std::ptr::copy_nonoverlapping(from, to, run * size),
@@ -878,7 +880,7 @@ unsafe fn copy_run(to: *mut u8, from: *const u8, size: usize, stride: usize, run
 
 #[inline]
 unsafe fn strided<T: Copy>(to: *mut u8, from: *const u8, stride: usize, run: usize) {
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let to = unsafe { lanes_mut::<T>(to, run) };
     if stride == 0 {
         // SAFETY: one element.
@@ -886,7 +888,7 @@ unsafe fn strided<T: Copy>(to: *mut u8, from: *const u8, stride: usize, run: usi
         return;
     }
     for (i, t) in to.iter_mut().enumerate() {
-        // SAFETY: element `i · stride` exists by the caller's promise.
+        // SAFETY: element `i · stride` exists, guaranteed by the caller.
         *t = unsafe { *from.cast::<T>().add(i * stride) };
     }
 }
@@ -896,7 +898,7 @@ unsafe fn strided<T: Copy>(to: *mut u8, from: *const u8, stride: usize, run: usi
 /// # Safety
 /// `dst` has room for `n` elements of `dtype`, `src` holds `n` register elements; they do not overlap.
 pub unsafe fn store(dst: *mut u8, src: *const u8, dtype: DType, narrow: Option<TileFn>, n: usize) {
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match narrow {
             Some(f) => f(dst, src, src, src, n),
@@ -905,12 +907,12 @@ pub unsafe fn store(dst: *mut u8, src: *const u8, dtype: DType, narrow: Option<T
     }
 }
 
-/// A load of JIT code whose address advances by a constant from row to row: of an input, or of a constant.
+/// A load of JIT code whose address advances by a constant from row to row: from an input or a constant.
 struct StridedLoad {
     input: Option<usize>,
-    /// Bytes from element to element of a load at the running index; 0: one element for all.
+    /// Bytes between elements of a load at the running index; 0 if one element is used for all.
     size: usize,
-    /// Strides in bytes, from row to row and within a row, where it is broadcast along one of them.
+    /// Strides in bytes, from row to row and within a row, if it is broadcast along one of them.
     across: Option<[usize; 2]>,
 }
 
@@ -920,16 +922,16 @@ impl StridedLoad {
     }
 }
 
-/// A fused element-wise step.
+/// Kernel of a fused element-wise step.
 pub struct MapKernel {
     program: ElementwiseProgram,
     elements: usize,
     outputs: Vec<MapOutput>,
-    /// How [`Kernel::run_block`] reads its loads; `None`: it cannot be an epilogue.
+    /// Loads of [`Kernel::run_block`]; `None` if the kernel cannot be an epilogue.
     even: Option<Vec<StridedLoad>>,
-    /// [`MapKernel::row_steps`].
+    /// Cached [`MapKernel::row_steps`].
     steps: Option<Vec<usize>>,
-    /// [`MapKernel::rows_to_fetch`].
+    /// Cached [`MapKernel::rows_to_fetch`].
     ahead: Vec<(usize, usize)>,
 }
 
@@ -937,16 +939,16 @@ struct MapOutput {
     register: usize,
     dtype: DType,
     narrow: Option<TileFn>,
-    /// Whether the instruction's loop writes straight to the array: no rounding, and no earlier store of it.
+    /// Whether the instruction's loop writes directly to the array: no rounding, and no earlier store of it.
     direct: bool,
-    /// Index of the step's output that it is, or is part of.
+    /// Index of the step's output that it belongs to.
     array: usize,
-    /// Offset and strides in that output; `None`: it is the whole array.
+    /// Offset and strides in that output; `None` if it is the whole array.
     part: Option<StridedStore>,
 }
 
 impl MapOutput {
-    /// Address of flat index `i`, for a program with these dimensions.
+    /// Returns the address of flat index `i`, for a program with these dimensions.
     fn address(&self, outputs: &[*mut u8], dims: &[usize], i: usize) -> *mut u8 {
         let element = self.part.as_ref().map_or(i, |part| part.offset + element(dims, &part.strides, i));
         outputs[self.array].wrapping_add(element * self.dtype.size())
@@ -958,12 +960,12 @@ impl MapKernel {
         MapKernel::with(map, level, jit::is_wanted())
     }
 
-    /// `fuse`: use the JIT if possible.
+    /// Compiles a map. `fuse`: use the JIT if possible.
     pub(crate) fn with(map: &Map, level: Level, fuse: bool) -> MapKernel {
         MapKernel::whole(map, ElementwiseProgram::new(map, ResultSink::Arrays, 0, level, fuse), level)
     }
 
-    /// A program whose stores are strided parts of outputs.
+    /// Compiles a map whose stores are strided parts of outputs.
     pub fn of_parts(parts: &StridedMap, level: Level, fuse: bool) -> MapKernel {
         let program = ElementwiseProgram::new(&parts.map, ResultSink::Arrays, 0, level, fuse);
         let mut kernel = MapKernel::whole(&parts.map, program, level);
@@ -1006,12 +1008,12 @@ impl MapKernel {
         self.program.is_fused()
     }
 
-    /// Elements of the index space.
+    /// Returns the number of elements of the index space.
     pub fn elements(&self) -> usize {
         self.elements
     }
 
-    /// Cost of one element, as [`ElementwiseProgram::weight`].
+    /// Returns the cost of one element, see [`ElementwiseProgram::weight`].
     pub fn weight(&self) -> f64 {
         self.program.weight()
     }
@@ -1022,7 +1024,7 @@ impl MapKernel {
     /// The module's contract, for these elements.
     pub unsafe fn range(&self, inputs: &[*const u8], outputs: &[*mut u8], range: Range<usize>) {
         if self.program.is_fused() {
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.fused_range(inputs, outputs, range) };
         }
         let written = |i: &*const u8| outputs.iter().any(|&o| std::ptr::eq(o, *i));
@@ -1037,7 +1039,7 @@ impl MapKernel {
                         regs.at[o.register] = o.address(outputs, &self.program.dims, start);
                     }
                 }
-                // SAFETY: by the caller's promise; this thread owns the scratch; inputs that alias an output are
+                // SAFETY: guaranteed by the caller; this thread owns the scratch; inputs that alias an output are
                 // copied before a tile of it is written.
                 unsafe {
                     self.program.tile(&mut regs, inputs, &copies, scratch, start, len);
@@ -1051,13 +1053,13 @@ impl MapKernel {
         });
     }
 
-    /// [`MapKernel::range`] by JIT code.
+    /// Computes [`MapKernel::range`] with JIT code.
     unsafe fn fused_range(&self, inputs: &[*const u8], outputs: &[*mut u8], range: Range<usize>) {
         if let Some(steps) = &self.steps
             && range.start.is_multiple_of(self.program.dims[1])
             && range.end.is_multiple_of(self.program.dims[1])
         {
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.fused_rows(steps, inputs, outputs, range) };
         }
         with_scratch(self.program.scratch(), |scratch| {
@@ -1066,7 +1068,7 @@ impl MapKernel {
             while start < range.end {
                 let len = self.program.tile_len(start, range.end);
                 let to = |s: usize| self.outputs[s].address(outputs, &self.program.dims, start);
-                // SAFETY: by the caller's promise; this thread owns the scratch.
+                // SAFETY: guaranteed by the caller; this thread owns the scratch.
                 unsafe { self.program.run_fused(&mut regs, inputs, scratch, start, len, to) };
                 start += len;
             }
@@ -1075,8 +1077,8 @@ impl MapKernel {
 }
 
 impl MapKernel {
-    /// Bytes from row to row of each load, then of each store; `None` unless the program is two-dimensional JIT code
-    /// that works row by row and copies no load.
+    /// Returns the bytes between rows of each load, then of each store; `None` unless the program is two-dimensional
+    /// JIT code that works row by row and copies no load.
     fn row_steps(&self) -> Option<Vec<usize>> {
         let &[_, row] = &self.program.dims[..] else { return None };
         let load = |load: &Fetch| match load {
@@ -1089,8 +1091,8 @@ impl MapKernel {
         (self.program.is_fused() && self.program.long && self.program.by_row).then(|| all.collect())
     }
 
-    /// Loads to prefetch one row ahead, with the bytes of a row: a program of strided parts has more short runs than
-    /// the hardware prefetcher follows.
+    /// Returns the loads to prefetch one row ahead, with the bytes of a row. A program of strided parts has more short
+    /// runs than the hardware prefetcher can follow.
     fn rows_to_fetch(&self) -> Vec<(usize, usize)> {
         let row = self.program.dims.last().copied().unwrap_or(1);
         let bytes = |(k, load): (usize, &Fetch)| match load {
@@ -1102,7 +1104,8 @@ impl MapKernel {
         all.filter(|&(_, bytes)| bytes <= PAGE).collect()
     }
 
-    /// Whole rows by JIT code. Before a row is computed, the next row of the loads in `self.ahead` is prefetched.
+    /// Computes whole rows with JIT code. Before a row is computed, the next row of the loads in `self.ahead` is
+    /// prefetched.
     unsafe fn fused_rows(
         &self,
         steps: &[usize],
@@ -1129,7 +1132,7 @@ impl MapKernel {
                         .for_each(|line| crate::simd::prefetch::fetch(next.wrapping_add(line)));
                 }
             }
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { code.run(&regs.at, row) };
             regs.at.iter_mut().zip(steps).for_each(|(at, &step)| *at = at.wrapping_add(step));
         }
@@ -1175,7 +1178,7 @@ impl Kernel for MapKernel {
         let (mut at, steps): (SmallVec<[*mut u8; 32]>, SmallVec<[usize; 32]>) =
             loads.iter().map(load).chain(self.outputs.iter().zip(outputs).map(store)).unzip();
         for _ in 0..block.rows {
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { code.run(&at, block.columns) };
             at.iter_mut().zip(&steps).for_each(|(at, &step)| *at = at.wrapping_add(step));
         }

@@ -1,5 +1,6 @@
-//! Explicit padding of a convolution's input: a copy with padding and input dilation written as zeros, so that kernels
-//! need no bounds checks, and tables of offsets into it.
+//! Explicit padding of convolution inputs: copies with padding and input dilation as zeros, and offset tables.
+//!
+//! Kernels then need no bounds checks.
 
 use crate::kernel::KernelContext;
 use crate::kernel::copy::{BoxCopy, Dim, fill};
@@ -8,10 +9,10 @@ use systole_ir::TensorType;
 
 /// The padded input and its strides. Without padding and dilation the input is used in place.
 pub struct PaddedConvInput {
-    /// Copy of the input into zeros; `None`: it is used in place.
+    /// Copy of the input into zeros; `None` if the input is used in place.
     copy: Option<BoxCopy>,
     elements: usize,
-    /// Bytes of an element.
+    /// Bytes per element.
     size: usize,
     /// Strides in elements: between images, and along each spatial dimension.
     pub image: usize,
@@ -19,12 +20,12 @@ pub struct PaddedConvInput {
 }
 
 impl PaddedConvInput {
-    /// `x: f32[B, …, C]`, with spatial dimensions from 1 on. Negative padding crops the input.
+    /// Plans the padding of `x: f32[B, …, C]`, with spatial dimensions from 1 on. Negative padding crops the input.
     pub fn new(x: &TensorType, padding: &[[i64; 2]], dilation: &[usize]) -> Option<PaddedConvInput> {
         PaddedConvInput::of_size(4, x, padding, dilation)
     }
 
-    /// As [`PaddedConvInput::new`], for elements of `bytes` bytes.
+    /// Like [`PaddedConvInput::new`], for elements of `bytes` bytes.
     pub fn of_size(
         bytes: usize,
         x: &TensorType,
@@ -62,7 +63,7 @@ impl PaddedConvInput {
     pub unsafe fn prepare(&self, cx: &KernelContext<'_>, x: *const u8, scratch: *mut u8) -> *const f32 {
         let Some(copy) = &self.copy else { return x.cast() };
         let zero = 0f32;
-        // SAFETY: by the caller's promise `scratch` has [`PaddedConvInput::bytes`] bytes; the copy's indices are inside
+        // SAFETY: the caller guarantees that `scratch` has [`Padded::bytes`] bytes; the copy's indices are inside
         // `elements`.
         unsafe {
             fill(cx, scratch, self.elements, self.size, (&raw const zero).cast());
@@ -72,19 +73,19 @@ impl PaddedConvInput {
     }
 }
 
-/// Where the elements of one dimension lie in the padded one.
+/// Mapping of one dimension's elements to the padded dimension.
 pub struct PaddedDim {
     /// Elements of the padded dimension.
     pub padded: usize,
-    /// The first element that is not cropped, and how many.
+    /// First element that is not cropped, and the number of such elements.
     pub first: usize,
     pub count: usize,
-    /// Where the first one goes.
+    /// Padded position of the first element.
     pub at: isize,
 }
 
 impl PaddedDim {
-    /// `None`: it crops more than there is.
+    /// Returns the mapping, or `None` if more than the whole dimension is cropped.
     pub fn of(size: usize, [low, high]: [i64; 2], dilation: usize) -> Option<PaddedDim> {
         let (size, step) = (size as i64, dilation as i64);
         let padded = (size - 1) * step + 1 + low + high;
@@ -99,7 +100,7 @@ impl PaddedDim {
     }
 }
 
-/// Strides of the padded dimensions, row-major before the channels.
+/// Returns the row-major strides of the padded dimensions; channels are innermost.
 pub fn strides_of(places: &[PaddedDim], channels: usize) -> SmallVec<[usize; 3]> {
     let mut strides: SmallVec<[usize; 3]> = SmallVec::from_elem(channels, places.len());
     for i in (0..places.len().saturating_sub(1)).rev() {
@@ -108,7 +109,7 @@ pub fn strides_of(places: &[PaddedDim], channels: usize) -> SmallVec<[usize; 3]>
     strides
 }
 
-/// Element offsets of all index combinations of dimensions `(size, stride)`, in row-major order.
+/// Returns the element offsets of all index combinations of dimensions `(size, stride)`, in row-major order.
 pub fn offsets(dims: impl Iterator<Item = (usize, usize)>) -> Vec<usize> {
     let mut all = vec![0];
     for (size, stride) in dims {

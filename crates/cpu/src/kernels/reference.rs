@@ -1,4 +1,4 @@
-//! Any op by the interpreter's evaluation rule: slow, and correct for every element type and attribute.
+//! Fallback kernel that runs any op by the interpreter's evaluation rule: slow, for every element type and attribute.
 
 use crate::kernel::literal::literal;
 use crate::kernel::{Io, Kernel, KernelContext};
@@ -8,7 +8,7 @@ use systole_ir::interp::EvalCx;
 use systole_ir::op::{Binary, ResultTypes};
 use systole_ir::{Literal, LiteralBuilder, Op, Result, TensorType};
 
-/// Runs the evaluation rule of one op.
+/// Kernel that runs the interpreter's evaluation rule of one op.
 pub struct ReferenceKernel {
     op: Op,
     bias: bool,
@@ -17,6 +17,7 @@ pub struct ReferenceKernel {
 }
 
 impl ReferenceKernel {
+    /// Creates the kernel of an op, optionally with a bias.
     pub fn new(op: &Op, bias: bool, step: &Step) -> ReferenceKernel {
         ReferenceKernel {
             op: op.clone(),
@@ -47,21 +48,21 @@ impl Kernel for ReferenceKernel {
         }
         for (value, &out) in values.iter().zip(io.outputs) {
             let bytes = value.bytes();
-            // SAFETY: outputs have the step's types, of which `eval` makes values.
+            // SAFETY: outputs have the step's types, which are also the types of the values from `eval`.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out, bytes.len()) };
         }
         Ok(())
     }
 }
 
-/// The last candidate of every family of single ops.
+/// Last candidate of every family of single ops.
 #[rustfmt::skip]
-pub const CANDIDATE: KernelCandidate = KernelCandidate::new("reference", EVERY, "takes every op, element type and \
+pub const CANDIDATE: KernelCandidate = KernelCandidate::new("reference", EVERY, "supports every op, element type and \
      attribute, slowly",
     |p| match &p.step.kernel {
         Plan::Op { op: Op::DynamicSlice(_), .. } => {
-            Err("those who read a slice may ask where it lies".into())
+            Err("other steps read the slice in place, which needs its address".into())
         }
         Plan::Op { op, bias } => Ok(Box::new(ReferenceKernel::new(op, *bias, p.step))),
-        _ => Err("the interpreter knows single ops only".into()),
+        _ => Err("the interpreter supports single ops only".into()),
     });

@@ -1,4 +1,4 @@
-//! Arrays of the backend, in row-major order or in panels of columns ([`Panels`]).
+//! Array of the CPU backend, row-major or in column panels ([`PanelLayout`]).
 
 use crate::kernel::KernelContext;
 use crate::machine::memory::AlignedMemory;
@@ -11,11 +11,11 @@ use systole_runtime::DeviceData;
 
 /// An array of this backend.
 pub struct CpuData {
-    /// Its bytes; at least those of its type.
+    /// Contents; at least as many bytes as its type needs.
     pub memory: AlignedMemory,
-    /// The panels in which its elements are stored; `None`: row-major.
+    /// Panel layout of its elements; `None`: row-major.
     pub panels: Option<PanelLayout>,
-    /// A row-major copy, made when something first asks for it.
+    /// Row-major copy, made on first use.
     rows: OnceLock<AlignedMemory>,
 }
 
@@ -24,7 +24,7 @@ impl CpuData {
         CpuData { memory, panels, rows: OnceLock::new() }
     }
 
-    /// The elements in row-major order, `size` bytes each. An array in panels is copied on the first call.
+    /// Returns the elements in row-major order, `size` bytes each. An array in panels is copied on the first call.
     pub fn in_order(&self, team: &ThreadPool, size: usize) -> Result<&AlignedMemory> {
         if self.panels.is_none() {
             return Ok(&self.memory);
@@ -33,7 +33,7 @@ impl CpuData {
             return Ok(made);
         }
         let cx = KernelContext { team, flush: false };
-        // SAFETY: the memory holds the array, which has the shape that `panels` says.
+        // SAFETY: the memory holds the array, whose shape is that of `panels`.
         let rows =
             unsafe { panel_layout::turned(&cx, [self.panels, None], size, self.memory.ptr().cast_const())? };
         Ok(self.rows.get_or_init(|| rows))
@@ -48,7 +48,7 @@ impl DeviceData for CpuData {
             Some(_) => {
                 let cx = KernelContext { team: &ThreadPool::new(1), flush: false };
                 let from = self.memory.ptr().cast_const();
-                // SAFETY: the memory holds the array, which has the shape that `panels` says.
+                // SAFETY: the memory holds the array, whose shape is that of `panels`.
                 rows = unsafe { panel_layout::turned(&cx, [self.panels, None], ty.dtype.size(), from)? };
                 &rows
             }

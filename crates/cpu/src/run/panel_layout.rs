@@ -1,12 +1,12 @@
-//! Layout assignment: which arrays of a program's state are stored in panels of columns instead of row-major.
+//! Panel layout assignment: decides which state arrays are stored in column panels instead of row-major.
 //!
-//! A product with few rows divides its right operand, the weights, among threads by columns. With row-major weights
-//! this is bad in two ways. The optimizer update that follows divides by rows, so each weight is written by another
-//! core than the one that reads it next, and its cache line moves between cores. And the product packs the weights
-//! again in every step. In panels, `[columns / width, rows, width]`, each thread reads and writes the same contiguous
-//! pages in both kernels, and f32 products read the panels without packing.
+//! A product with few rows partitions its right operand, the weights, among threads by columns. With row-major weights
+//! this is slow for two reasons. The optimizer update that follows partitions by rows, so each weight is written by
+//! another core than the one that reads it next, and its cache line moves between cores. In addition, the product packs
+//! the weights again in every step. In panels, `[columns / width, rows, width]`, each thread reads and writes the same
+//! contiguous pages in both kernels, and f32 products read the panels without packing.
 //!
-//! So weights, and the optimizer's arrays of their shape, stay in panels from step to step; a
+//! So weights, and optimizer arrays of the same shape, stay in panels from step to step; a
 //! [`Buffer`](systole_runtime::Buffer) converts them to rows when something else reads them. [`arrange`] selects arrays
 //! for which every use in the program allows this: parameters that are updated in place by results, read by products as
 //! their right operand and by element-wise programs at the running index only.
@@ -17,7 +17,7 @@ use crate::machine::memory::AlignedMemory;
 use systole_compile::{Location, Map, MapLoad, ProgramSchedule, SlotId, Step, right_operand};
 use systole_ir::Result;
 
-/// A matrix `[rows, columns]` that is stored as `[columns / width, rows, width]`.
+/// Layout of a matrix `[rows, columns]` that is stored as `[columns / width, rows, width]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PanelLayout {
     pub rows: usize,
@@ -48,13 +48,12 @@ impl PanelLayout {
             dim(self.rows, columns, width),
             dim(self.width, 1, 1),
         ];
-        // SAFETY: by the caller's promise; the box contains each element of both exactly once.
+        // SAFETY: guaranteed by the caller; the box contains each element of both exactly once.
         unsafe { BoxCopy::new(size, &dims, 0, 0).run(cx, from, to) };
     }
 }
 
-/// Converts a matrix of elements of `size` bytes from its layout (`lies`) to the wanted one (`shall`); `None`:
-/// row-major.
+/// Converts a matrix of elements of `size` bytes from layout `lies` to layout `shall`; `None` means row-major.
 ///
 /// # Safety
 /// `from` points to the matrix in the layout `lies`.
@@ -67,7 +66,7 @@ pub unsafe fn turned(
     let bytes = |p: &PanelLayout| p.rows * p.columns * size;
     let of = |p: PanelLayout, from: *const u8, into: bool| -> Result<AlignedMemory> {
         let to = AlignedMemory::new(bytes(&p))?;
-        // SAFETY: by the caller's promise, and `rows` has the same matrix; the new memory has room and does not
+        // SAFETY: guaranteed by the caller; `rows` holds the same matrix, and the new memory has room and does not
         // overlap.
         unsafe { p.copy(cx, size, from, to.ptr(), into) };
         Ok(to)
@@ -83,11 +82,10 @@ pub unsafe fn turned(
     }
 }
 
-/// A layout constraint of a step: it takes either all of these arrays in panels or none.
+/// Layout constraint of a step: either all of these arrays are in panels, or none.
 struct SharedLayout {
     slots: Vec<SlotId>,
-    /// If the step is a product: the operand concerned, and the matrix's rows and columns. The product decides the
-    /// width.
+    /// For a product: the operand concerned, and the matrix's rows and columns. The product determines the width.
     product: Option<(GemmSide, [usize; 2])>,
 }
 
@@ -132,8 +130,8 @@ pub fn arrange(s: &ProgramSchedule, kernels: &mut [Box<dyn Kernel>]) -> Vec<Opti
     lies
 }
 
-/// Sets of slots that must have the same layout. Slots that must be row-major are joined with an extra one, number
-/// `s.slots.len()`.
+/// Returns sets of slots that must have the same layout. Slots that must be row-major are joined with an extra slot,
+/// number `s.slots.len()`.
 fn alike(s: &ProgramSchedule, uses: &[Vec<SharedLayout>]) -> UnionFind {
     let mut sets = UnionFind((0..s.slots.len()).collect());
     let nowhere = s.slots.len();
@@ -142,7 +140,7 @@ fn alike(s: &ProgramSchedule, uses: &[Vec<SharedLayout>]) -> UnionFind {
         match storage.place {
             Location::Arena(_) => {}
             Location::Param(p) => {
-                // Only a parameter whose memory a result reuses changes its layout: others are the caller's.
+                // Only a parameter whose memory a result reuses may change its layout; others belong to the caller.
                 match s.results.iter().find(|r| r.reuse == Some(p)) {
                     Some(r) => sets.join(x, r.slot),
                     None => sets.join(x, nowhere),
@@ -165,7 +163,7 @@ fn alike(s: &ProgramSchedule, uses: &[Vec<SharedLayout>]) -> UnionFind {
     sets
 }
 
-/// The layout constraints of a step.
+/// Returns the layout constraints of a step.
 fn together(step: &Step) -> Vec<SharedLayout> {
     let right = right_operand(step)
         .map(|(slot, matrix)| SharedLayout { slots: vec![slot], product: Some((GemmSide::Right, matrix)) });
@@ -180,9 +178,9 @@ fn together(step: &Step) -> Vec<SharedLayout> {
     right.into_iter().chain(result).collect()
 }
 
-/// The arrays that an element-wise program reads and writes at the running index, so that their order does not matter
-/// as long as it is the same; `None` if the program depends on an element's position. Its inputs are the step's from
-/// `first` on, and perhaps one more (the product, for an epilogue).
+/// Returns the arrays that an element-wise program reads and writes at the running index; any common layout suits them.
+/// Returns `None` if the program depends on an element's position. Its inputs are the step's from `first` on, and
+/// perhaps one more (the product, for an epilogue).
 fn program(step: &Step, map: &Map, first: usize) -> Option<SharedLayout> {
     let mut slots = step.outputs.clone();
     for load in &map.loads {
@@ -203,11 +201,11 @@ fn program(step: &Step, map: &Map, first: usize) -> Option<SharedLayout> {
     Some(SharedLayout { slots, product: None })
 }
 
-/// Union-find: each slot's parent; a root is its own.
+/// Union-find: parent of each slot; a root is its own parent.
 struct UnionFind(Vec<SlotId>);
 
 impl UnionFind {
-    /// The root of a slot's set.
+    /// Returns the root of a slot's set.
     fn of(&self, mut x: SlotId) -> SlotId {
         while self.0[x] != x {
             x = self.0[x];

@@ -1,5 +1,6 @@
-//! Times of kernels, and their spans in a trace. Steps are timed only if somebody asked for it (`SYSTOLE_LOG=2`,
-//! `--profile`, `--trace`).
+//! Kernel profiling: times of steps, and their trace spans.
+//!
+//! Steps are timed only on request (`SYSTOLE_LOG=2`, `--profile`, `--trace`).
 
 use crate::kernel::KernelTimes;
 use crate::machine::{thread_pool, trace_spans};
@@ -11,21 +12,21 @@ use systole_ir::TensorType;
 use systole_runtime::layer_times::location;
 use systole_runtime::trace;
 
-/// Times of a program's steps.
+/// Accumulated times of a program's steps.
 pub(crate) struct ProgramProfile {
     steps: Vec<AccumulatedTimes>,
-    /// Per step: the arguments of its span in a trace, a JSON object.
+    /// Per step: trace arguments of its span, a JSON object.
     spans: OnceLock<Vec<String>>,
 }
 
-/// Times of one step.
+/// Accumulated times of one step.
 #[derive(Default)]
 struct AccumulatedTimes {
     calls: AtomicU64,
     nanos: AtomicU64,
-    /// Nanoseconds of the first call. It has page faults, so the mean leaves it out if there are others.
+    /// Nanoseconds of the first call. It includes page faults, so the mean excludes it if there are other calls.
     first: AtomicU64,
-    /// Whether it runs inside another kernel's parallel loop, so on one core.
+    /// Whether it runs inside another kernel's parallel loop, and so on one core.
     alone: AtomicBool,
 }
 
@@ -37,7 +38,7 @@ impl ProgramProfile {
         }
     }
 
-    /// Called before step `i`.
+    /// Records the start of step `i`.
     pub(crate) fn begin(&self, s: &ProgramSchedule, i: usize) -> Instant {
         if trace::is_on() && !thread_pool::inside() {
             trace_spans::begin_kernel(s.steps[i].kernel.name(), self.span(s, i).to_string());
@@ -45,7 +46,7 @@ impl ProgramProfile {
         Instant::now()
     }
 
-    /// Called after step `i`.
+    /// Records the end of step `i`.
     pub(crate) fn end(&self, s: &ProgramSchedule, i: usize, start: Instant) {
         let nanos = start.elapsed().as_nanos() as u64;
         let times = &self.steps[i];
@@ -65,7 +66,7 @@ impl ProgramProfile {
         }
     }
 
-    /// Number of calls and mean time of step `i`; `None` if it did not run.
+    /// Returns the number of calls and the mean time of step `i`; `None` if it did not run.
     pub(crate) fn times(&self, i: usize) -> Option<KernelTimes> {
         times_of(&self.steps[i])
     }
@@ -88,7 +89,7 @@ fn span_of(step: &Step) -> String {
     )
 }
 
-/// Calls and mean seconds per call; `None` if the step did not run.
+/// Returns the calls and mean seconds per call; `None` if the step did not run.
 fn times_of(times: &AccumulatedTimes) -> Option<KernelTimes> {
     let (calls, nanos, first) =
         (times.calls.load(Relaxed), times.nanos.load(Relaxed), times.first.load(Relaxed));

@@ -1,11 +1,11 @@
-//! Where a program's time went: by layer and by what is done for it, and kernel by kernel against the machine's roofline.
+//! Profile tables: time by layer and purpose, and each kernel compared with the machine's roofline.
 //!
-//! A share is of the time that the program's kernels took by the clock. Steps inside a parallel loop run on one thread
-//! each: their processor time counts divided by the threads, and never for more than the step that contains them.
+//! Shares are fractions of the wall time of the program's kernels. Steps inside a parallel loop run on one thread each:
+//! their CPU time is divided by the number of threads, and counts for at most the step that contains them.
 //!
-//! The lower bound of a kernel's time is the larger of two: its operations at the peak rate of its element type (FMA,
-//! bf16, int8), and the bytes that it must read and write at the bandwidth of the smallest cache that holds them; of a
-//! nearer one where the kernel was faster than that, since its data lay there already.
+//! The lower bound of a kernel's time is the larger of two times. One is its operations at the peak rate of its element
+//! type (FMA, bf16, int8). The other is the bytes that it must read and write, at the bandwidth of the smallest cache
+//! that holds them. If a kernel was faster than that, its data was already in a faster cache, which is then used.
 
 use crate::kernel::{KernelTimes, ProgramView};
 use crate::machine::peak::{Peak, peak};
@@ -14,41 +14,41 @@ use systole_compile::{Kernel, Step};
 use systole_ir::DType;
 use systole_runtime::layer_times::{LayerPhase, LayerTime, layer_table, name_within, percent};
 
-/// Kernels in the short table.
+/// Number of kernels in the short table.
 const SLOWEST: usize = 10;
-/// Columns of the first column of the short table.
+/// Width of the short table's first column.
 const KERNELS: usize = 41;
 
-/// A step, with its part of the program's time.
+/// A step with its share of the program's time.
 struct ProfileRow<'p> {
     /// Nesting depth of the program.
     depth: usize,
     index: usize,
     step: &'p Step,
     times: KernelTimes,
-    /// By the clock, of all calls.
+    /// Wall time of all calls.
     seconds: f64,
     kind: LayerPhase,
-    /// Path of the layer that the time counts for.
+    /// Path of the layer that the time is attributed to.
     layer: String,
     /// Whether it only runs the steps that follow.
     is_container: bool,
 }
 
-/// The machine that a program ran on.
+/// Machine configuration that a program ran on.
 struct ProfiledMachine {
     level: Level,
     threads: usize,
 }
 
-/// By layer, and the slowest kernels: in 80 columns. `None` if no run was timed.
+/// Formats times by layer and the slowest kernels in 80 columns. Returns `None` if no run was timed.
 pub(crate) fn summary(program: &dyn ProgramView, level: Level, threads: usize) -> Option<String> {
     let (machine, rows) = (ProfiledMachine { level, threads }, rows_of(program, threads));
     let total = total_of(&rows)?;
     let runs = rows.iter().filter(|r| r.depth == 0).map(|r| r.times.calls).max().unwrap_or(1);
     let per_run = 1e3 / runs as f64;
     let mut text = format!(
-        "{runs} run{} on {threads} thread{}: ms a run, and shares of the time in kernels\n",
+        "{runs} run{} on {threads} thread{}: ms per run, and shares of the time in kernels\n",
         if runs == 1 { "" } else { "s" },
         if threads == 1 { "" } else { "s" },
     );
@@ -78,7 +78,8 @@ pub(crate) fn summary(program: &dyn ProgramView, level: Level, threads: usize) -
     Some(text)
 }
 
-/// Every kernel, the steps of nested programs behind the one that contains them. `None` if no run was timed.
+/// Formats the times of all kernels; steps of nested programs follow the step that contains them. Returns `None` if no
+/// run was timed.
 pub(crate) fn all_kernels(program: &dyn ProgramView, level: Level, threads: usize) -> Option<String> {
     let (machine, rows) = (ProfiledMachine { level, threads }, rows_of(program, threads));
     let total = total_of(&rows)?;
@@ -111,14 +112,14 @@ fn total_of(rows: &[ProfileRow<'_>]) -> Option<f64> {
     (total > 0.0).then_some(total)
 }
 
-/// All steps that ran, those of a program by their time.
+/// Returns all steps that ran, those of each program sorted by time.
 fn rows_of(program: &dyn ProgramView, threads: usize) -> Vec<ProfileRow<'_>> {
     let mut rows = Vec::new();
     collect(&[program], threads, None, &mut rows);
     rows
 }
 
-/// Appends the rows of programs; `outer`: the one that contains them, such as a loop's condition and body.
+/// Appends the rows of nested programs, such as a loop's condition and body. `outer`: the row that contains them.
 fn collect<'p>(
     programs: &[&'p dyn ProgramView],
     threads: usize,
@@ -145,14 +146,15 @@ fn collect<'p>(
     }
 }
 
-/// Times of steps, which together take no longer than what contains them.
+/// Returns the times of steps, scaled so that their sum does not exceed that of the containing step.
 fn within(own: &[f64], outer: Option<f64>) -> Vec<f64> {
     let sum: f64 = own.iter().sum();
     let scale = outer.filter(|_| sum > 0.0).map_or(1.0, |outer| outer / sum);
     own.iter().map(|t| t * scale).collect()
 }
 
-/// What a step is for. Bodies of loops are their layer's; blocks of rows hold parts of several layers.
+/// Returns the purpose and layer of a step. Loop bodies belong to their layer; row blocks contain parts of several
+/// layers.
 fn place_of(step: &Step, outer: Option<&ProfileRow<'_>>) -> (LayerPhase, String) {
     let own = outer.is_none_or(|o| o.layer.is_empty() || matches!(o.step.kernel, Kernel::Blocks(_)));
     let layer = match outer {
@@ -170,7 +172,7 @@ impl ProfileRow<'_> {
 }
 
 impl ProfiledMachine {
-    /// The peaks that kernels are compared with.
+    /// Formats the peak rates that kernels are compared with.
     fn ceilings(&self) -> String {
         let all = peak(self.level, self.threads);
         let tiers: Vec<String> =
@@ -189,7 +191,7 @@ impl ProfiledMachine {
         )
     }
 
-    /// Which part of a ceiling a kernel reached, and of which: `73 % memory`.
+    /// Returns the fraction of a ceiling that a kernel reached, and the ceiling's name: `73 % memory`.
     fn of_ceiling(&self, row: &ProfileRow<'_>) -> String {
         if row.is_container {
             return String::new();
@@ -197,14 +199,14 @@ impl ProfiledMachine {
         let threads = if row.times.alone { 1 } else { self.threads };
         let (share, name) = reached(&peak(self.level, threads), row.step, row.times.seconds);
         match share > 1.0 {
-            // Measured peaks are those of a moment.
+            // Measured peaks vary over time.
             true => format!("above {name}"),
             false => format!("{:.0} % {name}", 100.0 * share),
         }
     }
 }
 
-/// The larger of a step's shares of the machine's arithmetic and of the bandwidth of the cache that its data came from.
+/// Returns the larger fraction of peak: of arithmetic, or of the bandwidth of the cache that the data came from.
 fn reached(peak: &Peak, step: &Step, seconds: f64) -> (f64, &'static str) {
     let factors = step.input_types.first().map(|t| t.dtype);
     let alike = step.is_product() && step.input_types.iter().take(2).all(|t| Some(t.dtype) == factors);
@@ -218,7 +220,7 @@ fn reached(peak: &Peak, step: &Step, seconds: f64) -> (f64, &'static str) {
     if computing > moving.0 { (computing, name) } else { moving }
 }
 
-/// The share of a bandwidth at which so many bytes were moved.
+/// Returns the fraction of a memory level's bandwidth at which `bytes` were moved.
 fn moved(peak: &Peak, bytes: f64, seconds: f64) -> (f64, &'static str) {
     let holds = peak.tier(bytes);
     let nearer = peak.tiers.iter().rev().skip_while(|t| t.name != holds.name);

@@ -1,10 +1,9 @@
-//! Blocks of rows (mini-batch blocking): a part of the program that runs for a few samples at a time, so that its
-//! intermediate arrays stay in the cache. One parallel loop runs all blocks.
+//! Row blocks (mini-batch blocking): runs part of the program for a few samples at a time, to stay in cache.
 //!
-//! Results are either rows, which blocks write to disjoint ranges, or sums over all rows, such as weight gradients.
-//! Blocks are assigned to a fixed number of groups in contiguous runs; the blocks of a group run in order on one thread
-//! and add to the group's own sums, and a tree adds the groups' sums. The number of groups is part of the plan, so the
-//! order of additions does not depend on the number of threads.
+//! One parallel loop runs all blocks. Results are either rows, which blocks write to disjoint ranges, or sums over all
+//! rows, such as weight gradients. Blocks are assigned to a fixed number of groups in contiguous runs. The blocks of a
+//! group run in order on one thread and add to the group's own sums; a tree adds the groups' sums. The number of groups
+//! is part of the plan, so the order of additions does not depend on the number of threads.
 
 use crate::kernel::{InnerProgram, Io, Kernel, KernelContext, Ptr, with_scratch};
 use crate::run::executor::Executor;
@@ -18,7 +17,7 @@ use systole_ir::{Error, ErrorKind, Result};
 /// Elements per block of the parallel loop that adds the groups' sums.
 const PART: usize = 1 << 13;
 
-/// A result that is summed over all blocks; every group has an array for it.
+/// A result that is summed over all blocks; every group has its own array.
 struct BlockSum {
     elements: usize,
     bytes: usize,
@@ -33,7 +32,7 @@ struct BlockSum {
 pub struct BlocksKernel {
     plan: RowBlockLoop,
     body: BlockProgram,
-    /// For the last block, if it is shorter.
+    /// Program of the last block, if that is shorter.
     rest: Option<BlockProgram>,
     sums: Vec<BlockSum>,
     scratch: usize,
@@ -43,12 +42,12 @@ pub struct BlocksKernel {
 /// The program for one block.
 struct BlockProgram {
     executor: Executor,
-    /// Per sum: offset in the thread's memory of the new sum if it cannot be updated in place.
+    /// Per sum: offset in the thread's memory of the new sum, if it cannot be updated in place.
     apart: Vec<Option<usize>>,
     /// Bytes of memory per thread: the executor's, then the sums of `apart`.
     memory: usize,
-    /// Per step: offset in the step's scratch of what its kernel precomputes from operands that every block reads whole
-    /// (packed weights), if anything. All blocks share it.
+    /// Per step: scratch offset of the data that its kernel precomputes from operands that every block reads completely
+    /// (packed weights), if any. All blocks share it.
     kept: Vec<Option<usize>>,
 }
 
@@ -71,8 +70,8 @@ impl BlockProgram {
         Ok(BlockProgram { executor, apart, memory, kept: Vec::new() })
     }
 
-    /// Reserves scratch from offset `scratch` on for what kernels precompute from parameters that are the `same` for
-    /// all blocks.
+    /// Reserves scratch, from offset `scratch` on, for data that kernels precompute from parameters that are the `same`
+    /// for all blocks.
     fn take_kept(&mut self, same: &dyn Fn(usize) -> bool, scratch: &mut usize) {
         let take = |bytes: usize| {
             let at = *scratch;
@@ -82,7 +81,7 @@ impl BlockProgram {
         self.kept = self.executor.kept(same).into_iter().map(take).collect();
     }
 
-    /// The addresses of what is precomputed; null: nothing.
+    /// Returns the addresses of precomputed data; null if there is none.
     fn kept(&self, scratch: Ptr) -> Vec<*mut u8> {
         self.kept.iter().map(|at| at.map_or(std::ptr::null_mut(), |at| scratch.at(at))).collect()
     }
@@ -107,7 +106,7 @@ impl BlockProgram {
                 *target = memory.wrapping_add(*at);
             }
         }
-        // SAFETY: by the caller's promise; sums that the program does not update in place are written to `memory`
+        // SAFETY: guaranteed by the caller; sums that the program does not update in place are written to `memory`
         // first.
         unsafe {
             self.executor.run_raw(cx, params, &targets, memory, kept)?;
@@ -132,7 +131,7 @@ impl BlocksKernel {
             sums.push(BlockSum { elements, bytes, size, add: adder(ty.dtype, target.level), at: scratch });
             let copies = bytes.checked_next_multiple_of(ALIGN).and_then(|b| b.checked_mul(plan.groups - 1));
             scratch = copies.and_then(|c| scratch.checked_add(c)).ok_or_else(|| {
-                Error::new(ErrorKind::Unsupported, "the sums of all groups do not fit an address space")
+                Error::new(ErrorKind::Unsupported, "the sums of all groups exceed the address space")
             })?;
         }
         let mut body = BlockProgram::new(&plan.body, &sums, problem)?;
@@ -145,7 +144,7 @@ impl BlocksKernel {
         Ok(BlocksKernel { plan: plan.clone(), body, rest, sums, scratch, work_ns })
     }
 
-    /// The array of group `g` for a sum.
+    /// Returns the array of group `g` for a sum.
     fn sum_at(&self, sum: &BlockSum, g: usize, result: Ptr, scratch: Ptr) -> *mut u8 {
         match g {
             0 => result.at(0),
@@ -198,7 +197,7 @@ impl BlocksKernel {
         })
     }
 
-    /// Adds the groups' arrays in a tree, into that of group 0, which is the result.
+    /// Adds the groups' arrays in a tree, into the array of group 0, which is the result.
     unsafe fn add_groups(&self, cx: &KernelContext<'_>, sum: &BlockSum, result: Ptr, scratch: Ptr) {
         let groups = self.plan.groups;
         let body = |part: usize| {
@@ -237,7 +236,8 @@ impl Kernel for BlocksKernel {
         let none = std::iter::repeat_n(std::ptr::null(), self.sums.len());
         let params: Vec<*const u8> = none.chain(io.inputs.iter().copied()).collect();
         for program in std::iter::once(&self.body).chain(&self.rest) {
-            // SAFETY: `kept` covers only inputs that every block reads whole; scratch has room for what they give.
+            // SAFETY: `kept` covers only inputs that every block reads completely; scratch has room for the precomputed
+            // data.
             unsafe { program.executor.keep(cx, &params, &program.kept(scratch)) };
         }
         let failed: Mutex<Option<Error>> = Mutex::new(None);

@@ -1,9 +1,9 @@
-//! Vectorisable loops over one tile of elements, for each element-wise op and element type that has one.
+//! Vectorizable loops over one tile of elements, for each element-wise op and element type.
 //!
 //! The interpreter of element-wise programs calls these; `jit` compiles whole programs instead. Lanes are the elements
 //! as loops see them: f32, f64 and integers unchanged, bool as bytes 0 and 1, f16 and bf16 as f32 that is rounded to
-//! the narrow type after every op. Results are therefore those of an engine that stores every intermediate value. An op
-//! without a loop is evaluated element by element.
+//! the narrow type after every op. Results therefore equal those of an engine that stores every intermediate value. An
+//! op without a loop is evaluated element by element.
 
 use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::math;
@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use systole_ir::op::{Binary, Direction, Unary};
 use systole_ir::{DType, Op};
 
-/// Bytes of one lane (an element as loops see it).
+/// Returns the bytes of one lane (an element as loops see it).
 pub fn lane_size(dtype: DType) -> usize {
     match dtype {
         DType::F16 | DType::BF16 => 4,
@@ -46,7 +46,7 @@ impl RoundLane for F16Rounding {
     }
 }
 
-/// A function of one lane, compiled for instruction set `I`.
+/// Unary function of a lane, compiled for instruction set `I`.
 trait Fn1<A, Z> {
     fn f<I: Isa>(a: A) -> Z;
 }
@@ -54,9 +54,9 @@ trait Fn2<A, Z> {
     fn f<I: Isa>(a: A, b: A) -> Z;
 }
 
-/// An element type of the loops.
+/// Element type of the loops.
 pub trait LoopElement: Copy {
-    /// Whether its loops are compiled for every level; others run the portable code (see [`Tile::EVERY_LEVEL`]).
+    /// Whether its loops are compiled for every level; others run the portable code (see [`TileLoop::EVERY_LEVEL`]).
     const COMMON: bool;
 }
 macro_rules! lane_types {
@@ -71,7 +71,7 @@ impl<A: LoopElement, Z: LoopElement, F: Fn1<A, Z>> TileLoop for Loop1<A, Z, F> {
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         let (d, a) = unsafe { (lanes_mut::<Z>(dst, n), lanes::<A>(a, n)) };
         for (d, a) in d.iter_mut().zip(a) {
             *d = F::f::<I>(*a);
@@ -85,7 +85,7 @@ impl<A: LoopElement, Z, F: Fn2<A, Z>> TileLoop for Loop2<A, Z, F> {
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         let (d, a, b) = unsafe { (lanes_mut::<Z>(dst, n), lanes::<A>(a, n), lanes::<A>(b, n)) };
         for ((d, a), b) in d.iter_mut().zip(a).zip(b) {
             *d = F::f::<I>(*a, *b);
@@ -146,7 +146,8 @@ macro_rules! f32_loops {
             )*
         }
 
-        /// The loop of an op of [`math::f32_functions`], rounded where the type is narrower; `None`: it has no row there.
+        /// Returns the loop of an op of [`math::f32_functions`], rounded if the type is narrower; `None` if the op is
+        /// not listed there.
         fn f32_function(op: Unary, dtype: DType, level: Level) -> Option<TileFn> {
             Some(match op {
                 $(Unary::$op => float1::<of_f32::$op>(dtype, level),)*
@@ -158,7 +159,7 @@ macro_rules! f32_loops {
 
 math::f32_functions!(f32_loops);
 
-/// An f32 function, its result rounded by `R`.
+/// An f32 function whose result is rounded by `R`.
 struct RoundedFn<F, R>(PhantomData<(F, R)>);
 impl<F: Fn1<f32, f32>, R: RoundLane> Fn1<f32, f32> for RoundedFn<F, R> {
     #[inline(always)]
@@ -206,14 +207,14 @@ impl Fn2<f32, f32> for Pow32 {
     }
 }
 
-/// A vector loop; then the standard library's function, in f64, for elements outside the vector method's range.
+/// A vector loop, then the standard library's function, in f64, for elements outside the vector method's range.
 struct Fixed1<F, const QUARTER: i64>(PhantomData<F>);
 impl<F: Fn1<f32, f32>, const QUARTER: i64> TileLoop for Fixed1<F, QUARTER> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: the caller's promises are those of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         unsafe { Loop1::<f32, f32, F>::run::<I>(dst, a, b, c, n) };
-        // SAFETY: by the promises of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         let (d, a) = unsafe { (lanes_mut::<f32>(dst, n), lanes::<f32>(a, n)) };
         // A NaN compares false, so it is not covered either.
         let covered = |x: &f32| x.abs() <= math::TRIG_LIMIT;
@@ -230,9 +231,9 @@ struct FixedPow;
 impl TileLoop for FixedPow {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: the caller's promises are those of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         unsafe { Loop2::<f32, f32, Pow32>::run::<I>(dst, a, b, c, n) };
-        // SAFETY: by the promises of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         let (d, a, b) = unsafe { (lanes_mut::<f32>(dst, n), lanes::<f32>(a, n), lanes::<f32>(b, n)) };
         if !a.iter().zip(b).fold(true, |all, (a, b)| all & math::pow_is_plain(*a, *b)) {
             for ((d, a), b) in d.iter_mut().zip(a).zip(b) {
@@ -337,9 +338,9 @@ macro_rules! relations {
 }
 relations!(IsEq, ==; IsNe, !=; IsGe, >=; IsGt, >; IsLe, <=; IsLt, <;);
 
-/// Bits of an element.
+/// Bitwise view of an element.
 trait ElementBits: Copy {
-    /// All of them where the predicate holds, else none.
+    /// Returns all bits set if the predicate holds, else no bits.
     fn all_if(p: u8) -> Self;
     fn choose(self, a: Self, b: Self) -> Self;
 }
@@ -364,11 +365,11 @@ struct SelectLoop<T>(PhantomData<T>);
 impl<T: ElementBits> TileLoop for SelectLoop<T> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, p: *const u8, a: *const u8, b: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         let (d, p, a, b) =
             unsafe { (lanes_mut::<T>(dst, n), lanes::<u8>(p, n), lanes::<T>(a, n), lanes::<T>(b, n)) };
         for (((d, p), a), b) in d.iter_mut().zip(p).zip(a).zip(b) {
-            // By bits: an `if` would be a branch, and a conditional move is not vectorised.
+            // Bitwise: an `if` would be a branch, and a conditional move is not vectorized.
             *d = T::all_if(*p).choose(*a, *b);
         }
     }
@@ -378,12 +379,12 @@ struct Clamp32;
 impl TileLoop for Clamp32 {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, lo: *const u8, x: *const u8, hi: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
         let (d, lo, x, hi) = unsafe {
             (lanes_mut::<f32>(dst, n), lanes::<f32>(lo, n), lanes::<f32>(x, n), lanes::<f32>(hi, n))
         };
-        // Two loops: from a fused one the compiler makes code that keeps subnormal numbers where the thread treats them
-        // as zero (DAZ); each loop alone does not.
+        // Two loops: the compiler's code for a fused loop keeps subnormal numbers even if the thread treats them as
+        // zero (DAZ); each loop alone does not.
         d.iter_mut().zip(x).zip(lo).for_each(|((d, x), lo)| *d = math::maximum(*x, *lo));
         d.iter_mut().zip(hi).for_each(|(d, hi)| *d = math::minimum(*d, *hi));
     }
@@ -430,13 +431,13 @@ fn float2<F: Fn2<f32, f32>>(dtype: DType, level: Level) -> TileFn {
     }
 }
 
-/// Whether an element-wise op on f32 is a vector loop; else it is evaluated element by element.
+/// Whether an element-wise op on f32 has a vector loop; otherwise it is evaluated element by element.
 pub fn has_vector_form(op: &Op) -> bool {
     let is_finite = *op == Op::Unary(Unary::IsFinite);
     loop_of(op, DType::F32, if is_finite { DType::Bool } else { DType::F32 }, Level::Portable).is_some()
 }
 
-/// The loop of an op from lanes of `from` to lanes of `to`; `None`: it must be evaluated element by element.
+/// Returns the loop of an op from lanes of `from` to lanes of `to`; `None` if it must be evaluated element by element.
 pub fn loop_of(op: &Op, from: DType, to: DType, level: Level) -> Option<TileFn> {
     match op {
         Op::Unary(op) => unary(*op, from, level),
@@ -640,7 +641,7 @@ fn convert(from: DType, to: DType, level: Level) -> Option<TileFn> {
     })
 }
 
-/// Loads stored narrow floats as f32 lanes; `None` where storage and lanes are the same.
+/// Returns the loop that loads stored narrow floats as f32 lanes; `None` if storage and lanes are the same.
 pub fn widen(dtype: DType, level: Level) -> Option<TileFn> {
     match dtype {
         DType::BF16 => Some(loop1::<u16, f32, FromBf16>(level)),
@@ -655,7 +656,7 @@ struct InterleaveU16<const A: bool, const B: bool>;
 impl<const A: bool, const B: bool> TileLoop for InterleaveU16<A, B> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`, for the operands that are present.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`, for the operands that are present.
         unsafe {
             let d = lanes_mut::<u32>(dst, n);
             let a = if A { lanes::<u16>(a, n) } else { &[] };
@@ -698,7 +699,7 @@ impl InterleaveBf16 {
     #[inline(always)]
     pub unsafe fn put(&self, a: Option<*const u8>, b: Option<*const u8>, to: *mut f32, n: usize) {
         let d = to.cast::<u8>();
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match (a, b) {
                 (Some(a), Some(b)) => (self.both)(d, a, b, a, n),
@@ -710,7 +711,7 @@ impl InterleaveBf16 {
     }
 }
 
-/// Stores f32 lanes as narrow floats: the inverse of [`widen`].
+/// Returns the loop that stores f32 lanes as narrow floats: the inverse of [`widen`].
 pub fn narrow(dtype: DType, level: Level) -> Option<TileFn> {
     match dtype {
         DType::BF16 => Some(loop1::<f32, u16, IntoBf16>(level)),
@@ -738,6 +739,9 @@ mod tests {
         let mut listed = WITHOUT_VECTORS.to_vec();
         found.sort();
         listed.sort();
-        assert_eq!(found, listed, "give a new op a loop here and in `jit`, or list it with what that costs");
+        assert_eq!(
+            found, listed,
+            "add a loop for the new op here and in `jit`, or add it to the list with its cost"
+        );
     }
 }

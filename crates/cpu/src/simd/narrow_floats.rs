@@ -1,4 +1,4 @@
-//! Vectors of f32 that are loaded from bf16 or f16 and rounded to these types.
+//! Narrow-float conversions in f32 vectors: load from and round to bf16 and f16.
 
 use crate::simd::level::{Isa, TileLoop, by_level};
 use crate::simd::math;
@@ -9,10 +9,10 @@ use crate::simd::vector::x86::{V8x32, V16x32};
 
 /// Element type of an array that a microkernel reads or writes, as a const parameter.
 pub type NarrowFormat = u8;
-/// Nothing is converted.
+/// f32: no conversion.
 pub const F32: NarrowFormat = 0;
 pub const BF16: NarrowFormat = 1;
-/// Instructions convert f16 (F16C, AVX-512). They keep subnormal numbers, whatever the mode.
+/// f16, converted by instructions (F16C, AVX-512). They keep subnormal numbers, whatever the mode.
 pub const F16: NarrowFormat = 2;
 
 /// Conversions of f32 vectors from and to a narrow format `F`. A rounded vector stays f32; its values are representable
@@ -21,13 +21,13 @@ pub const F16: NarrowFormat = 2;
 /// # Safety
 /// As for [`Vector`].
 pub unsafe trait NarrowFloats: Vector<T = f32> {
-    /// Loads and widens.
+    /// Loads narrow values and widens them.
     unsafe fn load_wide<const F: NarrowFormat>(p: *const u16) -> Self;
     /// Rounds to the nearest value of the format.
     unsafe fn narrow<const F: NarrowFormat>(self) -> Self;
-    /// As [`NarrowFloats::narrow`], for finite values only.
+    /// Like [`NarrowFloats::narrow`], for finite values only.
     unsafe fn narrow_finite<const F: NarrowFormat>(self) -> Self;
-    /// Stores values that are representable in the format. Others are truncated to bf16, and rounded to f16.
+    /// Stores values that are representable in the format. Other values are truncated to bf16, or rounded to f16.
     unsafe fn store_narrow<const F: NarrowFormat>(self, p: *mut u16);
 }
 
@@ -80,7 +80,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn narrow<const F: NarrowFormat>(self) -> Self {
-            // SAFETY: the CPU has the level, by the caller's promise.
+            // SAFETY: the CPU has the level, guaranteed by the caller.
             unsafe {
                 if F == F16 {
                     return V16x32(_mm512_cvtph_ps(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)));
@@ -95,7 +95,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn narrow_finite<const F: NarrowFormat>(self) -> Self {
-            // SAFETY: the CPU has the level, by the caller's promise.
+            // SAFETY: the CPU has the level, guaranteed by the caller.
             unsafe {
                 if F == F16 {
                     return V16x32(_mm512_cvtph_ps(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)));
@@ -138,7 +138,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn narrow<const F: NarrowFormat>(self) -> Self {
-            // SAFETY: the CPU has the level, by the caller's promise.
+            // SAFETY: the CPU has the level, guaranteed by the caller.
             unsafe {
                 if F == F16 {
                     return V8x32(_mm256_cvtph_ps(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)));
@@ -155,7 +155,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn narrow_finite<const F: NarrowFormat>(self) -> Self {
-            // SAFETY: the CPU has the level, by the caller's promise.
+            // SAFETY: the CPU has the level, guaranteed by the caller.
             unsafe {
                 if F == F16 {
                     return V8x32(_mm256_cvtph_ps(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)));
@@ -188,7 +188,7 @@ impl TileLoop for WidenF16 {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         let (to, from) = (dst.cast(), a.cast());
-        // SAFETY: by the promises of `Tile::run`; the level is that of the instance.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`; the level is that of the instance.
         unsafe {
             by_level!(
                 I::LEVEL,
@@ -227,7 +227,7 @@ impl TileLoop for NarrowF16 {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         let (to, from) = (dst.cast(), a.cast());
-        // SAFETY: by the promises of `Tile::run`; the level is that of the instance.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`; the level is that of the instance.
         unsafe {
             by_level!(
                 I::LEVEL,
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn every_level_converts_f16_to_the_same_bits() {
         let all: Vec<u16> = (0..=u16::MAX).collect();
-        // Every 4093rd bit pattern, and the neighbourhood of each f16 and of the middle between two.
+        // Every 4093rd bit pattern, and the neighborhood of each f16 and of the midpoint between two.
         let middle = |x: u16| math::from_f16(x).to_bits().wrapping_add(0x1000);
         let near = all.iter().flat_map(|&x| [middle(x) - 1, middle(x), middle(x) + 1]);
         let floats = (0..=u32::MAX).step_by(4093).chain(near).map(f32::from_bits).collect::<Vec<f32>>();

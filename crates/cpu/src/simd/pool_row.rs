@@ -1,7 +1,7 @@
 //! Max pooling of one row of windows, with each window's argmax.
 //!
-//! Values equal those of `reduce_window` with `maximum`, argmax that of `select_and_scatter` with `ge`: also for NaN,
-//! ties, and zeros of both signs.
+//! Values equal those of `reduce_window` with `maximum`; argmax equals that of `select_and_scatter` with `ge`. This
+//! includes NaN, ties, and zeros of both signs.
 
 use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::{lanes, lanes_mut};
@@ -15,7 +15,7 @@ use systole_ir::DType;
 
 /// Channels compared at a time; their state stays in L1.
 const LANES: usize = 64;
-/// A row of adjacent windows, channels innermost. Strides are in elements.
+/// Arguments: a row of adjacent windows, channels innermost. Strides are in elements.
 pub struct PoolRowArgs {
     /// Window height and width.
     pub window: [usize; 2],
@@ -29,13 +29,13 @@ pub struct PoolRowArgs {
     pub argmax: *mut u8,
 }
 
-/// Pools `n` windows. `dst`: maxima, `[n, channels]`; `a`: the operand at the first window; `b`: a [`PoolRowArgs`]. `A` and `Z`
-/// are the stored types of operand and result; all values must be representable in `Z`.
+/// Pools `n` windows. `dst`: maxima, `[n, channels]`; `a`: the operand at the first window; `b`: a [`PoolRowArgs`]. `A`
+/// and `Z` are the stored types of operand and result; all values must be representable in `Z`.
 pub struct PoolRow<A, Z>(PhantomData<(A, Z)>);
 impl<A: StoredElement<Lane = f32>, Z: StoredElement<Lane = f32>> TileLoop for PoolRow<A, Z> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`, with the operands that the type's documentation names.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`, with the operands that the type's documentation names.
         unsafe {
             let r = &*b.cast::<PoolRowArgs>();
             for i in 0..n {
@@ -55,10 +55,10 @@ impl<A: StoredElement<Lane = f32>, Z: StoredElement<Lane = f32>> TileLoop for Po
     }
 }
 
-/// Elements of the largest window of f16 that is widened at once.
+/// Elements of the largest f16 window that is widened as a whole.
 const WIDENED: usize = 64;
 
-/// As [`PoolRow`] to f16, of f32 (`WIDE`) or of f16: elements are widened, and maxima rounded, by instructions.
+/// Like [`PoolRow`] to f16, from f32 (`WIDE`) or f16: instructions widen elements and round maxima.
 struct PoolF16<const WIDE: bool>;
 impl<const WIDE: bool> TileLoop for PoolF16<WIDE> {
     #[inline(always)]
@@ -121,13 +121,13 @@ fn relu(x: f32) -> f32 {
     if x <= 0.0 { 0.0 } else { x }
 }
 
-/// The mark of an argmax whose element is `kept`, after ReLU of the elements.
+/// Returns the argmax marker of an element `kept`, after ReLU of the elements.
 #[inline(always)]
 fn mark<const RELU: bool>(kept: f32) -> u32 {
     if RELU && kept <= 0.0 { DEAD as u32 } else { 0 }
 }
 
-/// Stores maxima and argmax of one window's channels. Where ReLU of the maxima is inactive, argmax has [`DEAD`].
+/// Stores maxima and argmax of one window's channels. If ReLU of the maximum is inactive, argmax is [`DEAD`].
 #[inline(always)]
 fn put<Z: StoredElement<Lane = f32>>(
     r: &PoolRowArgs,
@@ -147,7 +147,7 @@ fn put<Z: StoredElement<Lane = f32>>(
     }
 }
 
-/// A window of any size.
+/// Pools a window of any size.
 #[inline(always)]
 unsafe fn window<A: StoredElement<Lane = f32>, Z: StoredElement<Lane = f32>, const RELU: bool>(
     x: *const A,
@@ -164,21 +164,21 @@ unsafe fn window<A: StoredElement<Lane = f32>, Z: StoredElement<Lane = f32>, con
         let others = unsafe { lanes::<A>(x.add(at).cast(), n) };
         for (((kept, which), top), other) in kept.iter_mut().zip(&mut which).zip(&mut top).zip(others) {
             let other = if RELU { relu(other.load()) } else { other.load() };
-            // Position 0 is always taken, whatever it compares to (NaN).
+            // Position 0 is always selected, whatever it compares to (NaN).
             let keeps = number > 0 && *kept >= other;
             *kept = if keeps { *kept } else { other };
             *which = if keeps { *which } else { number as u32 };
             *top = math::maximum(*top, other);
         }
     }
-    // The gradient goes by the element that comparisons keep, which beside a NaN is not the maximum.
+    // The gradient follows the element that comparisons keep; with a NaN in the window this is not the maximum.
     for (which, kept) in which[..n].iter_mut().zip(&kept) {
         *which |= mark::<RELU>(*kept);
     }
     put(r, y, argmax, &top[..n], &which[..n]);
 }
 
-/// A 2×2 window, the usual case, in registers.
+/// Pools a 2×2 window, the usual case, in registers.
 #[inline(always)]
 unsafe fn four<A: StoredElement<Lane = f32>, Z: StoredElement<Lane = f32>, const RELU: bool>(
     x: *const A,
@@ -208,7 +208,7 @@ unsafe fn four<A: StoredElement<Lane = f32>, Z: StoredElement<Lane = f32>, const
     put(r, y, argmax, &top[..n], &which[..n]);
 }
 
-/// The pooling loop for an operand and result of these types, if there is one.
+/// Returns the pooling loop for an operand and result of these types, if there is one.
 pub fn pool_row(operand: DType, result: DType, level: Level) -> Option<TileFn> {
     match (operand, result) {
         (DType::F32, DType::F32) => Some(level.tile::<PoolRow<f32, f32>>()),

@@ -1,5 +1,4 @@
-//! Reduction loops over one tile of elements, for each associative op and element type. Narrow floats are reduced as
-//! f32 lanes.
+//! Vectorized reduction loops for each associative op and element type; narrow floats are reduced as f32 lanes.
 
 use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::{LoopElement, lanes, lanes_mut};
@@ -12,7 +11,7 @@ use systole_ir::op::Monoid;
 /// vector width.
 pub const LANES: usize = 64;
 
-/// A type of elements that are their own lanes.
+/// Element types that are their own lane type.
 trait ReduceElement: LoopElement + StoredElement<Lane = Self> {}
 impl<T: LoopElement + StoredElement<Lane = T>> ReduceElement for T {}
 
@@ -23,7 +22,7 @@ impl<T: ReduceElement, F: ReduceFn<T>> TileLoop for ReduceToLanes<T, F> {
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`; the accumulators do not overlap the elements.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`; the accumulators do not overlap the elements.
         let (d, a) = unsafe { (&mut *dst.cast::<[T; LANES]>(), lanes::<T>(a, n)) };
         let mut acc = *d;
         let chunks = a.chunks_exact(LANES);
@@ -47,7 +46,7 @@ impl<T: ReduceElement, F: ReduceFn<T>> TileLoop for ReduceElementwise<T, F> {
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`; the accumulators do not overlap the elements.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`; the accumulators do not overlap the elements.
         let (d, a) = unsafe { (lanes_mut::<T>(dst, n), lanes::<T>(a, n)) };
         for (x, y) in d.iter_mut().zip(a) {
             *x = F::f(*x, *y);
@@ -85,7 +84,7 @@ impl<T: ReduceElement, F: ReduceFn<T>> TileLoop for ReduceShortRows<T, F> {
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        // SAFETY: by the promises of `Tile::run`; rows have at least one element.
+        // SAFETY: guaranteed by the contract of `TileLoop::run`; rows have at least one element.
         unsafe {
             let row = *b.cast::<usize>();
             let elements = lanes::<T>(a, n * row);
@@ -96,16 +95,16 @@ impl<T: ReduceElement, F: ReduceFn<T>> TileLoop for ReduceShortRows<T, F> {
     }
 }
 
-/// The loops of one reduction.
+/// All loops of one reduction.
 #[derive(Clone, Copy)]
 pub struct ReduceLoops {
-    /// [`ReduceToLanes`].
+    /// Loop [`ReduceToLanes`].
     pub along: TileFn,
-    /// [`ReduceElementwise`].
+    /// Loop [`ReduceElementwise`].
     pub across: TileFn,
-    /// [`ReduceLanes`].
+    /// Loop [`ReduceLanes`].
     pub within: TileFn,
-    /// [`ReduceShortRows`].
+    /// Loop [`ReduceShortRows`].
     pub short: TileFn,
 }
 
@@ -129,7 +128,7 @@ where
         Monoid::Multiply => loops::<T, Mul>(level),
         Monoid::Minimum => loops::<T, Min>(level),
         Monoid::Maximum => loops::<T, Max>(level),
-        // Bitwise reductions of floats do not pass the type checker.
+        // Bitwise reductions of floats are rejected by the type checker.
         Monoid::Add | Monoid::And | Monoid::Or => loops::<T, Add>(level),
     }
 }
@@ -155,7 +154,7 @@ where
     }
 }
 
-/// The loops that reduce elements of a type.
+/// Returns the loops that reduce elements of a type.
 pub fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> ReduceLoops {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => float_loops::<f32>(monoid, level),
@@ -175,7 +174,7 @@ pub fn loops_of(monoid: Monoid, dtype: DType, level: Level) -> ReduceLoops {
     }
 }
 
-/// The loop that adds `n` elements to `dst`. Narrow floats must be widened first: it treats them as f32.
+/// Returns the loop that adds `n` elements to `dst`. Narrow floats must be widened first: it treats them as f32.
 pub fn adder(dtype: DType, level: Level) -> TileFn {
     loops_of(Monoid::Add, dtype, level.vectors()).across
 }

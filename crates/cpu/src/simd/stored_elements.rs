@@ -1,6 +1,6 @@
-//! Stored elements, and reduction functions that round to the stored type at every step.
+//! Stored element types, and reduction functions that round to the stored type at every step.
 //!
-//! For kernels whose reductions follow the interpreter's order and rounding exactly: windows and scatters.
+//! For kernels whose reductions follow the interpreter's order and rounding exactly: reduce-window and scatter.
 
 use crate::simd::math;
 use systole_ir::DType;
@@ -8,18 +8,18 @@ use systole_ir::op::Monoid;
 
 /// A stored element type. Arithmetic is done on its `Lane` type: f32 for narrow floats.
 pub(crate) trait StoredElement: Copy + Send + Sync + 'static {
-    /// The type of arithmetic.
+    /// Type that arithmetic is done in.
     type Lane: Copy + PartialOrd;
-    /// An integer as wide as a lane, so that comparisons of both share vector masks.
+    /// Integer as wide as a lane, so that comparisons of both share vector masks.
     type Mark: Copy + PartialEq + From<u32>;
     /// Whether its loops are compiled for every level (see
-    /// [`Tile::EVERY_LEVEL`](crate::simd::level::Tile::EVERY_LEVEL)).
+    /// [`TileLoop::EVERY_LEVEL`](crate::simd::level::TileLoop::EVERY_LEVEL)).
     const COMMON: bool;
     /// Widens to a lane.
     fn load(self) -> Self::Lane;
     /// Rounds a lane to the nearest stored value.
     fn store(lane: Self::Lane) -> Self;
-    /// Itself added to zero: −0 becomes 0.
+    /// Adds zero: −0 becomes +0.
     fn unsigned_zero(self) -> Self;
 }
 
@@ -40,12 +40,12 @@ plain!(
     u8, u32, false; u16, u32, false; u32, u32, false; u64, u64, false;
 );
 
-/// A bf16, as bits.
+/// bf16, as bits.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Bf16Bits(u16);
 
-/// An f16, as bits.
+/// f16, as bits.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct F16Bits(u16);
@@ -64,15 +64,15 @@ macro_rules! narrow {
 }
 narrow!(
     Bf16Bits, math::from_bf16, math::to_bf16, |x| Bf16Bits::store(0.0 + x.load());
-    // By the bits: conversions take ten times as long.
+    // Computed on bits: conversions take ten times as long.
     F16Bits, math::from_f16, math::to_f16, |x| F16Bits(if x.0 == 0x8000 { 0 } else { x.0 });
 );
 
-/// A reduction function on lanes whose results are representable in `C`.
+/// Reduction function on lanes whose results are representable in `C`.
 pub(crate) trait ReduceFn<C: StoredElement>: Send + Sync + 'static {
     /// Whether its loops are compiled for every level.
     const COMMON: bool = false;
-    /// `(accumulator, next) → accumulator`.
+    /// Computes `(accumulator, next) → accumulator`.
     fn f(a: C::Lane, b: C::Lane) -> C::Lane;
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Min;
 pub(crate) struct Max;
 pub(crate) struct And;
 pub(crate) struct Or;
-/// Replaces the accumulator.
+/// Replaces the accumulator by the next element.
 pub(crate) struct ReplaceWith;
 
 macro_rules! ints {
@@ -129,13 +129,13 @@ impl<C: StoredElement> ReduceFn<C> for ReplaceWith {
     }
 }
 
-/// Something to instantiate for an element type and a reduction function.
+/// Generic code that is instantiated for an element type and a reduction function.
 pub(crate) trait ReduceVisitor {
     type Out;
     fn with<C: StoredElement, F: ReduceFn<C>>(&self) -> Self::Out;
 }
 
-/// Instantiates it; `None` where the type does not have the reduction.
+/// Calls `v` with the types for `dtype` and `monoid`; returns `None` if the type does not support the reduction.
 pub(crate) fn for_fold<V: ReduceVisitor>(v: &V, dtype: DType, monoid: Monoid) -> Option<V::Out> {
     Some(match dtype {
         DType::F32 => for_float::<f32, V>(v, monoid)?,
@@ -173,7 +173,7 @@ where
     }
 }
 
-/// `U` is the unsigned type of the same size: in two's complement all but the order is the same for both.
+/// `U` is the unsigned type of the same size: in two's complement everything but the order is the same for both.
 fn for_int<U: StoredElement, C: StoredElement, V: ReduceVisitor>(v: &V, monoid: Monoid) -> V::Out
 where
     Add: ReduceFn<U>,

@@ -1,4 +1,4 @@
-//! Transforms of Winograd's minimal filtering F(2×2, 3×3) and their gradients, vectorised over channels.
+//! Winograd transforms for convolution F(2×2, 3×3) and their gradients, vectorized over channels.
 //!
 //! Notation as in Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015): the input transform `Bᵀ d
 //! B`, the filter transform `G g Gᵀ`, the output transform `Aᵀ m A`; and for gradients `A dy Aᵀ` and `Gᵀ u G`. The
@@ -13,7 +13,7 @@ use crate::simd::vector::x86;
 /// Elements of a transformed tile, 4×4.
 pub const COMPONENTS: usize = 16;
 
-/// Tiles to transform, and the destination. Strides are in elements.
+/// Input tiles to transform, and the destination. Strides are in elements.
 pub struct InputTiles {
     /// First elements of the `count` tiles, as offsets from `from`; row and column strides; channels to transform.
     pub from: *const f32,
@@ -28,8 +28,8 @@ pub struct InputTiles {
     pub component: usize,
 }
 
-/// Transformed results of a strip and the destination of their output tiles. Tiles `[images, rows, columns]` follow
-/// each other. Strides are in elements.
+/// Transformed results of a strip, and the destination of their output tiles. Tiles `[images, rows, columns]` are
+/// consecutive. Strides are in elements.
 pub struct OutputTiles {
     pub from: *const f32,
     pub pitch: usize,
@@ -65,18 +65,18 @@ pub struct FilterTransforms {
     pub add: bool,
 }
 
-/// The transforms of one level.
+/// Winograd transforms of one level.
 #[derive(Clone, Copy)]
 pub struct WinogradTransforms {
-    /// `Bᵀ d B`
+    /// Input transform `Bᵀ d B`.
     pub input: unsafe fn(&InputTiles),
-    /// `A dy Aᵀ`
+    /// Transform of the output gradient, `A dy Aᵀ`.
     pub cotangent: unsafe fn(&InputTiles),
-    /// `Aᵀ m A`
+    /// Output transform `Aᵀ m A`.
     pub result: unsafe fn(&OutputTiles),
-    /// `G g Gᵀ`
+    /// Filter transform `G g Gᵀ`.
     pub kernel: unsafe fn(&FilterTransforms),
-    /// `Gᵀ u G`
+    /// Transform of the filter gradient, `Gᵀ u G`.
     pub gradient: unsafe fn(&FilterTransforms),
 }
 
@@ -118,14 +118,14 @@ unsafe fn set<V: Vector<T = f32>>(v: V, p: *mut f32, lanes: usize) {
     unsafe { if lanes == V::LANES { v.store(p) } else { v.store_part(p, lanes) } }
 }
 
-/// `a − b`
+/// Returns `a − b`.
 #[inline(always)]
 unsafe fn sub<V: Vector<T = f32>>(a: V, b: V) -> V {
     // SAFETY: the level is available.
     unsafe { b.mul_add(V::splat(-1.0), a) }
 }
 
-/// Row `i` of `Bᵀ` times four elements `step` apart.
+/// Returns row `i` of `Bᵀ` times four elements `step` apart.
 #[inline(always)]
 unsafe fn across<V: Vector<T = f32>>(i: usize, x: *const f32, step: usize, lanes: usize) -> V {
     // SAFETY: the caller has the four elements.
@@ -138,7 +138,7 @@ unsafe fn across<V: Vector<T = f32>>(i: usize, x: *const f32, step: usize, lanes
 
 #[inline(always)]
 unsafe fn input<V: Vector<T = f32>>(t: &InputTiles) {
-    // SAFETY: by the caller's promise, tiles and components hold all channels.
+    // SAFETY: the caller guarantees that tiles and components hold all channels.
     unsafe {
         for tile in 0..t.count {
             let (from, to) = (t.from.add(*t.offsets.add(tile)), t.to.add(tile * t.pitch));
@@ -192,7 +192,7 @@ unsafe fn cotangent<V: Vector<T = f32>>(t: &InputTiles) {
 
 #[inline(always)]
 unsafe fn result<V: Vector<T = f32>>(r: &OutputTiles) {
-    // SAFETY: by the caller's promise, components hold whole vectors of all features, pixels all features.
+    // SAFETY: the caller guarantees that components hold whole vectors of all features, and pixels all features.
     unsafe {
         let mut from = r.from;
         for image in 0..r.images {
@@ -235,7 +235,7 @@ unsafe fn result<V: Vector<T = f32>>(r: &OutputTiles) {
     }
 }
 
-/// `G` times three vectors.
+/// Returns `G` times three vectors.
 #[inline(always)]
 unsafe fn four<V: Vector<T = f32>>(a: V, b: V, c: V) -> [V; 4] {
     // SAFETY: the level is available.
@@ -246,7 +246,7 @@ unsafe fn four<V: Vector<T = f32>>(a: V, b: V, c: V) -> [V; 4] {
     }
 }
 
-/// `Gᵀ` times four vectors.
+/// Returns `Gᵀ` times four vectors.
 #[inline(always)]
 unsafe fn three<V: Vector<T = f32>>(a: V, b: V, c: V, d: V) -> [V; 3] {
     // SAFETY: the level is available.
@@ -259,7 +259,7 @@ unsafe fn three<V: Vector<T = f32>>(a: V, b: V, c: V, d: V) -> [V; 3] {
 
 #[inline(always)]
 unsafe fn kernel<V: Vector<T = f32>>(w: &FilterTransforms) {
-    // SAFETY: by the caller's promise, taps and components hold all rows, both of whole vectors here.
+    // SAFETY: the caller guarantees that taps and components hold all rows, both of whole vectors here.
     unsafe {
         for row in 0..w.rows {
             let (taps, components) = (w.taps.add(row * w.row), w.components.add(row * w.wide));
@@ -290,7 +290,7 @@ unsafe fn kernel<V: Vector<T = f32>>(w: &FilterTransforms) {
 
 #[inline(always)]
 unsafe fn gradient<V: Vector<T = f32>>(w: &FilterTransforms) {
-    // SAFETY: by the caller's promise, components hold whole vectors of all rows, taps all elements.
+    // SAFETY: the caller guarantees that components hold whole vectors of all rows, and taps all elements.
     unsafe {
         for row in 0..w.rows {
             let (taps, components) = (w.taps.add(row * w.row), w.components.add(row * w.wide));
@@ -335,7 +335,7 @@ macro_rules! transforms {
     (@of $f:ident, $t:ty, $v:ty $(, $feature:literal)?) => {
         $(#[target_feature(enable = $feature)])?
         unsafe fn $f(t: &$t) {
-            // SAFETY: the caller's promises are those of the loop; the level is available.
+            // SAFETY: the contract is that of the loop; the level is available.
             unsafe { crate::simd::winograd::$f::<$v>(t) }
         }
     };

@@ -1,8 +1,8 @@
-//! tf.train.Example and SequenceExample: the messages that TFRecord files usually hold, to samples and back.
+//! Parses and writes tf.train.Example and SequenceExample, the usual messages of TFRecord files.
 //!
-//! [`FeatureSpecs`] says what is in them, as tf.io.parse_single_example's dictionary does; it is also text
-//! (`image: ui8[28, 28, 1], label: i64[]`), for command lines and files. There are no string arrays here: bytes become
-//! `ui8[n]`, and lists of them one `ui8[total]` with row splits beside it.
+//! [`FeatureSpecs`] describes the fields, like the dictionary of tf.io.parse_single_example. It has a text form (`image:
+//! ui8[28, 28, 1], label: i64[]`) for command lines and files. There are no string arrays: bytes become `ui8[n]`, and
+//! lists of byte strings one `ui8[total]` with row splits.
 
 use super::protobuf_wire::{ProtoFieldValue, ProtoFields, put_bytes, put_varint};
 use crate::host_array::cast;
@@ -14,71 +14,71 @@ use std::str::FromStr;
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
 
-/// What one feature is, and what becomes of it.
+/// Description of one feature and its parsed form.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FeatureSpec {
-    /// `T[shape]` from a list of just as many numbers (tf.io.FixedLenFeature).
+    /// `T[shape]` from a list of exactly that many numbers (tf.io.FixedLenFeature).
     Fixed {
-        /// Integers are read from int64 lists, floats from float lists.
+        /// Type: integers are read from int64 lists, floats from float lists.
         ty: TensorType,
-        /// Used where the record has no such feature; without it that is an error.
+        /// Default if the record lacks the feature; without it that is an error.
         default: Option<Literal>,
     },
-    /// `T[steps, shape…]` from any number of whole rows (tf.io.FixedLenSequenceFeature).
+    /// `T[steps, shape…]` from any number of complete rows (tf.io.FixedLenSequenceFeature).
     Sequence {
         /// Type of one row.
         row: TensorType,
     },
-    /// `T[n]` from a list of any length, empty where there is none (tf.io.VarLenFeature, made dense).
+    /// `T[n]` from a list of any length, empty if missing (tf.io.VarLenFeature, made dense).
     VarLen {
-        /// Type of an element.
+        /// Element type.
         dtype: DType,
     },
     /// `NAME: T[n]` and `NAME/row_splits: i64[rows + 1]` for each partition (tf.io.RaggedFeature).
     Ragged {
-        /// Type of a value.
+        /// Element type of the values.
         dtype: DType,
-        /// The feature that holds the values.
+        /// Name of the feature that contains the values.
         values: Arc<str>,
-        /// Outermost first.
+        /// Row partitions, outermost first.
         partitions: Vec<RaggedPartition>,
     },
     /// `ui8[n]` from one byte string (FixedLenFeature([], tf.string)): a file's content, a text.
     Bytes {
-        /// Used where the record has no such feature.
+        /// Default if the record lacks the feature.
         default: Option<Vec<u8>>,
     },
     /// `NAME: ui8[total]` and `NAME/row_splits: i64[k + 1]` from any number of byte strings.
     ByteLists,
-    /// `T[shape]` from one byte string that holds its bytes, little endian (tf.io.decode_raw).
+    /// `T[shape]` from one byte string with the array's little-endian bytes (tf.io.decode_raw).
     Raw {
         /// Type of the array.
         ty: TensorType,
     },
 }
 
-/// How the rows of a ragged feature are told (tf.io.RaggedFeature.Row*).
+/// Row partition of a ragged feature (tf.io.RaggedFeature.Row*).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RaggedPartition {
-    /// The named int64 feature holds the ends of all rows, with a 0 in front.
+    /// The named int64 feature contains 0 and the end of each row.
     RowSplits(Arc<str>),
-    /// The lengths of the rows.
+    /// Length of each row.
     RowLengths(Arc<str>),
-    /// The first element of each row.
+    /// Start of each row.
     RowStarts(Arc<str>),
-    /// The end of each row.
+    /// End of each row.
     RowLimits(Arc<str>),
-    /// For each value the row that it is in.
+    /// Row index of each value.
     ValueRowids(Arc<str>),
-    /// Rows of one length.
+    /// Rows of equal length.
     UniformRowLength(usize),
 }
 
-/// The features that are read from a record, in the order of the sample's fields.
+/// Features to parse from a record, in the order of the sample's fields.
 ///
 /// ```
-/// use systole_data::format::example::Features;
-/// let features: Features = "image: ui8[28, 28, 1], tokens: i64[?], label: i64[]".parse()?;
+/// use systole_data::format::example::FeatureSpecs;
+/// let features: FeatureSpecs = "image: ui8[28, 28, 1], tokens: i64[?], label: i64[]".parse()?;
 /// assert_eq!(features.to_string(), "image: ui8[28, 28, 1], tokens: i64[?], label: i64[]");
 /// # Ok::<(), systole_base::Error>(())
 /// ```
@@ -88,43 +88,43 @@ pub struct FeatureSpecs {
 }
 
 impl FeatureSpecs {
-    /// None yet.
+    /// Creates an empty list.
     pub fn new() -> FeatureSpecs {
         FeatureSpecs::default()
     }
 
-    /// With one more.
+    /// Adds a feature.
     pub fn with(mut self, name: impl Into<Arc<str>>, feature: FeatureSpec) -> FeatureSpecs {
         self.list.push((name.into(), feature));
         self
     }
 
-    /// With `name: T[shape]` from just as many numbers.
+    /// Adds `name: T[shape]` from exactly that many numbers.
     pub fn fixed(self, name: impl Into<Arc<str>>, dtype: DType, shape: impl Into<Shape>) -> FeatureSpecs {
         self.with(name, FeatureSpec::Fixed { ty: TensorType::new(dtype, shape), default: None })
     }
 
-    /// With `name: T[n]` from any number of numbers.
+    /// Adds `name: T[n]` from any number of numbers.
     pub fn var_len(self, name: impl Into<Arc<str>>, dtype: DType) -> FeatureSpecs {
         self.with(name, FeatureSpec::VarLen { dtype })
     }
 
-    /// With `name: ui8[n]` from one byte string.
+    /// Adds `name: ui8[n]` from one byte string.
     pub fn bytes(self, name: impl Into<Arc<str>>) -> FeatureSpecs {
         self.with(name, FeatureSpec::Bytes { default: None })
     }
 
-    /// With `name: T[shape]` from one byte string that holds the array's bytes.
+    /// Adds `name: T[shape]` from one byte string with the array's bytes.
     pub fn raw(self, name: impl Into<Arc<str>>, dtype: DType, shape: impl Into<Shape>) -> FeatureSpecs {
         self.with(name, FeatureSpec::Raw { ty: TensorType::new(dtype, shape) })
     }
 
-    /// Names and features, in order.
+    /// Iterates over names and features, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &FeatureSpec)> {
         self.list.iter().map(|(n, f)| (&**n, f))
     }
 
-    /// The features that [`encode`] makes of samples of these types.
+    /// Returns the features that [`encode`] writes for samples of these types.
     pub fn of(spec: &ElementSpec) -> FeatureSpecs {
         let feature = |ty: &TensorType| match ty.dtype {
             DType::U8 => FeatureSpec::Raw { ty: ty.clone() },
@@ -133,7 +133,7 @@ impl FeatureSpecs {
         FeatureSpecs { list: spec.fields().map(|(name, ty)| (name.into(), feature(ty))).collect() }
     }
 
-    /// What a record seems to hold: for looking at unknown files.
+    /// Infers the features of a record, for inspecting unknown files.
     pub fn guess(record: &[u8]) -> Result<FeatureSpecs> {
         let mut found = FeatureSpecs::new();
         let mut entries = Vec::new();
@@ -155,10 +155,10 @@ impl FeatureSpecs {
         Ok(found)
     }
 
-    /// A serialized tf.train.Example → the sample (tf.io.parse_single_example).
+    /// Parses a serialized tf.train.Example (tf.io.parse_single_example).
     ///
     /// # Errors
-    /// When the bytes are no Example, a feature is missing, of another kind, or of another number of elements.
+    /// If the bytes are not an Example, or a feature is missing or has another type or number of elements.
     pub fn parse(&self, record: &[u8]) -> Result<Sample> {
         let mut found: SmallVec<[Option<&[u8]>; 8]> = smallvec![None; self.list.len()];
         let mut extra = Vec::new();
@@ -190,28 +190,28 @@ fn guessed(dtype: DType, n: usize) -> FeatureSpec {
     FeatureSpec::Fixed { ty: TensorType::new(dtype, shape), default: None }
 }
 
-/// The features of a serialized tf.train.SequenceExample: those of the context, and those of its steps.
+/// Features of a serialized tf.train.SequenceExample: context features and per-step features.
 ///
-/// Of a step's features `Fixed`, `Bytes` and `Raw` are stacked (`T[steps, shape…]`), all others become
-/// `NAME: T[total]` with `NAME/row_splits: i64[steps + 1]`.
+/// Step features of kind `Fixed`, `Bytes` and `Raw` are stacked (`T[steps, shape…]`); all others become `NAME:
+/// T[total]` with `NAME/row_splits: i64[steps + 1]`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SequenceFeatureSpecs {
-    /// Once for the whole sequence.
+    /// Features of the whole sequence.
     pub context: FeatureSpecs,
-    /// For each step.
+    /// Features of each step.
     pub steps: FeatureSpecs,
 }
 
 impl SequenceFeatureSpecs {
-    /// A serialized SequenceExample → the sample (tf.io.parse_single_sequence_example).
+    /// Parses a serialized SequenceExample (tf.io.parse_single_sequence_example).
     ///
     /// # Errors
-    /// As [`FeatureSpecs::parse`].
+    /// Like [`FeatureSpecs::parse`].
     pub fn parse(&self, record: &[u8]) -> Result<Sample> {
         let (mut context, mut lists) = (Vec::new(), &[][..]);
         for field in ProtoFields::of(record) {
             match field? {
-                // `Features` stands in field 1 of both messages, so the context parses as an Example.
+                // `Features` is field 1 of both messages, so the context parses as an Example.
                 (1, ProtoFieldValue::Bytes(bytes)) => put_bytes(&mut context, 1, bytes),
                 (2, ProtoFieldValue::Bytes(bytes)) => lists = bytes,
                 _ => {}
@@ -230,7 +230,7 @@ impl SequenceFeatureSpecs {
 
 type SampleFields = Vec<(Arc<str>, HostArray)>;
 
-/// Adds what one feature of a record gives.
+/// Adds the fields of one feature of a record.
 fn single(
     fields: &mut SampleFields,
     name: &Arc<str>,
@@ -273,7 +273,7 @@ fn ragged(
         found.map_or(Ok(FeatureValues::Empty), |(_, feature)| FeatureValues::of(feature))
     };
     let values = numbers(dtype, find(values)?)?;
-    // From the innermost partition outward each one's rows are the values of the next.
+    // From the innermost partition outward: the rows of one are the values of the next.
     let mut count = values.ty().elements();
     let mut splits = Vec::new();
     for partition in partitions.iter().rev() {
@@ -308,7 +308,7 @@ impl RaggedPartition {
             RaggedPartition::ValueRowids(key) => {
                 let ids = list(key)?;
                 if ids.len() != values {
-                    return Err(uneven(format!("{} row ids for {values} values", ids.len())));
+                    return Err(uneven(format!("there are {} row ids for {values} values", ids.len())));
                 }
                 let rows =
                     ids.last().map_or(0, |&last| last.saturating_add(1)).clamp(0, n.saturating_add(1 << 20));
@@ -325,10 +325,10 @@ impl RaggedPartition {
 }
 
 fn uneven(why: String) -> Error {
-    Error::new(ErrorKind::Data, "the values do not fit the rows").because(why)
+    Error::new(ErrorKind::Data, "the values do not match the row partition").because(why)
 }
 
-/// Adds what one feature of a sequence's steps gives.
+/// Adds the fields of one feature of a sequence's steps.
 fn steps(
     fields: &mut SampleFields,
     name: &Arc<str>,
@@ -396,7 +396,7 @@ fn splits_name(name: &str) -> Arc<str> {
     format!("{name}/row_splits").into()
 }
 
-/// Gives the map entries of the message in field 1, (key, value message), in order: later ones win.
+/// Passes the map entries (key, value message) in field 1 of the message to `give`, in order: later ones win.
 fn each_entry<'a>(message: &'a [u8], mut give: impl FnMut(&'a [u8], &'a [u8])) -> Result<()> {
     for field in ProtoFields::of(message) {
         if let (1, ProtoFieldValue::Bytes(map)) = field? {
@@ -422,7 +422,7 @@ fn each_map_entry<'a>(map: &'a [u8], mut give: impl FnMut(&'a [u8], &'a [u8])) -
     Ok(())
 }
 
-/// A feature's list, by its kind.
+/// Values of a feature, by type.
 #[derive(Clone, Copy)]
 enum FeatureValues<'a> {
     Bytes(&'a [u8]),
@@ -460,12 +460,12 @@ fn some(list: FeatureValues<'_>) -> Result<FeatureValues<'_>> {
 }
 
 fn absent() -> Error {
-    Error::new(ErrorKind::Data, "the record has no such feature")
-        .hint("check the name, or give the feature a default; `systole data inspect` shows what a file holds")
+    Error::new(ErrorKind::Data, "the record lacks the feature")
+        .hint("check the name, or set a default for the feature; `systole data inspect` shows the features of a file")
 }
 
 fn other_kind(expected: &str, list: &FeatureValues) -> Error {
-    Error::new(ErrorKind::Data, format!("expected {expected}, the record has {}", list.kind()))
+    Error::new(ErrorKind::Data, format!("expected {expected}, but the record has {}", list.kind()))
 }
 
 fn numbers(dtype: DType, list: FeatureValues) -> Result<Literal> {
@@ -517,7 +517,10 @@ fn floats(list: &[u8]) -> Result<Vec<f32>> {
             (1, ProtoFieldValue::Bytes(packed)) => {
                 let (all, rest) = packed.as_chunks::<4>();
                 if !rest.is_empty() {
-                    return Err(uneven(format!("{} bytes are no whole number of floats", packed.len())));
+                    return Err(uneven(format!(
+                        "{} bytes are not a multiple of the size of a float",
+                        packed.len()
+                    )));
                 }
                 out.extend(all.iter().map(|b| f32::from_le_bytes(*b)));
             }
@@ -551,7 +554,7 @@ fn one_string(list: FeatureValues<'_>) -> Result<&[u8]> {
         [one] => Ok(one),
         _ => Err(Error::new(
             ErrorKind::Data,
-            format!("expected one byte string, the record has {}", all.len()),
+            format!("expected one byte string, but the record has {}", all.len()),
         )),
     }
 }
@@ -577,7 +580,7 @@ fn rows_of(x: Literal, row: &TensorType) -> Result<Literal> {
     let size = row.shape.checked_elements().filter(|&n| n > 0).unwrap_or(usize::MAX);
     let n = x.ty().elements();
     if !n.is_multiple_of(size) {
-        return Err(uneven(format!("{n} values are no whole number of rows of {row}")));
+        return Err(uneven(format!("{n} values are not a multiple of the row size {row}")));
     }
     let dims: Vec<usize> = std::iter::once(n / size).chain(row.shape.iter().copied()).collect();
     x.reshape(dims)
@@ -591,15 +594,15 @@ fn not_utf8(name: &[u8]) -> Error {
     Error::new(ErrorKind::Data, format!("the feature name {:?} is not text", String::from_utf8_lossy(name)))
 }
 
-/// A sample → a serialized tf.train.Example, which [`FeatureSpecs::of`] reads back: `ui8` arrays become one byte string,
-/// integers and bools int64 lists, floats float lists (f64 loses digits). Shapes are not written.
+/// Serializes a sample to a tf.train.Example, which [`FeatureSpecs::of`] reads back. `ui8` arrays become one byte string,
+/// integers and bools int64 lists, floats float lists (f64 loses precision). Shapes are not stored.
 ///
 /// # Errors
-/// Those that the sample carries.
+/// If the sample carries an error.
 pub fn encode(sample: &Sample) -> Result<Vec<u8>> {
     let mut map = Vec::new();
     let mut names: Vec<&str> = sample.names().collect();
-    // As TensorFlow's deterministic serialization: equal samples give equal bytes.
+    // As in TensorFlow's deterministic serialization: equal samples yield equal bytes.
     names.sort_unstable();
     for name in names {
         let x = sample.get(name)?;
@@ -632,14 +635,14 @@ pub fn encode(sample: &Sample) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// A packed list; as in Protocol Buffers, an empty one is not written.
+/// Appends a packed list; as in Protocol Buffers, an empty one is not written.
 fn put_packed(list: &mut Vec<u8>, values: &[u8]) {
     if !values.is_empty() {
         put_bytes(list, 1, values);
     }
 }
 
-/// A function for [`Dataset::map`] that replaces the field `record: ui8[n]` by the features in it.
+/// Returns a function for [`Dataset::map`] that replaces the field `record: ui8[n]` by its parsed features.
 pub fn parse_example(features: FeatureSpecs) -> impl Fn(Sample) -> Result<Sample> + Send + Sync + 'static {
     move |s| features.parse(s.get("record")?.bytes())
 }
@@ -652,7 +655,7 @@ pub fn parse_sequence_example(
 }
 
 impl Dataset {
-    /// `record: ui8[n] → the features`: a map with [`parse_example`].
+    /// Maps `record: ui8[n]` to its features with [`parse_example`].
     pub fn parse_example(&self, features: FeatureSpecs) -> Dataset {
         self.map(parse_example(features))
     }
@@ -667,7 +670,7 @@ impl fmt::Display for FeatureSpecs {
     }
 }
 
-/// As in the text of [`FeatureSpecs`]: `?` is a number that each record has of its own.
+/// Text form as in [`FeatureSpecs`]: `?` is a size that varies between records.
 impl fmt::Display for FeatureSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -693,7 +696,7 @@ impl FromStr for FeatureSpecs {
         let mut features = FeatureSpecs::new();
         let mut rest = text.trim();
         while !rest.is_empty() {
-            // Names may hold anything but a colon; types have no brackets within brackets.
+            // Names may contain anything but a colon; types have no nested brackets.
             let (name, after) = rest.split_once(':').ok_or_else(|| unreadable(rest))?;
             let end = after.find(']').ok_or_else(|| unreadable(rest))?;
             features =
@@ -704,7 +707,7 @@ impl FromStr for FeatureSpecs {
     }
 }
 
-/// `f32[2, 3`, `i64[?`, `raw f32[4`: a feature's type without its last bracket.
+/// Parses a feature's type without its last bracket: `f32[2, 3`, `i64[?`, `raw f32[4`.
 fn feature(text: &str) -> Option<FeatureSpec> {
     let (is_raw, text) = text.strip_prefix("raw ").map_or((false, text), |t| (true, t));
     let (dtype, dims) = text.split_once('[')?;
@@ -724,7 +727,7 @@ fn feature(text: &str) -> Option<FeatureSpec> {
 
 fn unreadable(text: &str) -> Error {
     let shown: String = text.chars().take(60).collect();
-    Error::new(ErrorKind::Config, format!("{shown:?} is no list of features"))
+    Error::new(ErrorKind::Config, format!("expected a list of features, got {shown:?}"))
         .hint("write it as \"image: ui8[28, 28, 1], tokens: i64[?], label: i64[]\"")
 }
 
@@ -844,7 +847,7 @@ mod tests {
         assert_eq!(s.get("fr").unwrap().to_f32s(), [1.0, 2.0, 3.0, 4.0]);
         assert_eq!(s.get("tok/row_splits").unwrap().as_slice::<i64>().unwrap(), [0, 2, 3, 3]);
         for (steps, why) in
-            [("fr: f32[3]", "shape"), ("other: f32[1]", "no such feature"), ("tok: f32[?]", "floats")]
+            [("fr: f32[3]", "shape"), ("other: f32[1]", "lacks the feature"), ("tok: f32[?]", "floats")]
         {
             let e = features(steps).parse(&sequence()).unwrap_err().to_string();
             assert!(e.contains(why) && e.contains("sequence feature"), "{e}");
@@ -855,7 +858,7 @@ mod tests {
     fn wrong_expectations_are_named() {
         for (features, parts) in [
             ("label: i64[2]", &["feature label", "1 values"][..]),
-            ("lable: i64[]", &["no such feature", "feature lable"]),
+            ("lable: i64[]", &["lacks the feature", "feature lable"]),
             ("label: f32[]", &["expected floats", "a list of integers"]),
             ("image: ui8[2, 3]", &["feature image", "4 bytes"]),
             ("w: f32[?, 3]", &["rows"]),
@@ -866,7 +869,7 @@ mod tests {
         }
         for text in ["x", "x: f32", "x: what[2]", "x: f32[a]"] {
             assert!(
-                text.parse::<FeatureSpecs>().unwrap_err().to_string().contains("no list of features"),
+                text.parse::<FeatureSpecs>().unwrap_err().to_string().contains("expected a list of features"),
                 "{text}"
             );
         }

@@ -1,8 +1,8 @@
-//! The protocol buffer wire format, as far as tf.train.Example and TensorBoard's events need it: reading fields in place, writing them.
+//! Protocol buffer wire format for tf.train.Example and TensorBoard events: zero-copy field reader, and writers.
 
 use systole_base::{Error, ErrorKind, Result};
 
-/// A field's value as it stands in the message.
+/// Value of a field as encoded in the message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum ProtoFieldValue<'a> {
     Varint(u64),
@@ -11,7 +11,7 @@ pub(crate) enum ProtoFieldValue<'a> {
     Fixed32([u8; 4]),
 }
 
-/// Walks the fields of a message.
+/// Iterator over the fields of a message.
 pub(crate) struct ProtoFields<'a> {
     rest: &'a [u8],
 }
@@ -32,12 +32,12 @@ impl<'a> ProtoFields<'a> {
                 ProtoFieldValue::Bytes(self.take(usize::try_from(len).unwrap_or(usize::MAX))?)
             }
             5 => ProtoFieldValue::Fixed32(self.array()?),
-            kind => return Err(broken(format!("a field of wire type {kind}"))),
+            kind => return Err(broken(format!("a field has wire type {kind}"))),
         };
         Ok((tag >> 3, value))
     }
 
-    /// The next varint of a packed list; `None` at its end.
+    /// Returns the next varint of a packed list; `None` at its end.
     pub fn packed(&mut self) -> Result<Option<u64>> {
         if self.rest.is_empty() { Ok(None) } else { self.varint().map(Some) }
     }
@@ -64,7 +64,7 @@ impl<'a> ProtoFields<'a> {
                 return Ok(value);
             }
         }
-        Err(broken("a number without an end".into()))
+        Err(broken("a varint is too long".into()))
     }
 
     fn take(&mut self, n: usize) -> Result<&'a [u8]> {
@@ -84,7 +84,7 @@ impl<'a> ProtoFields<'a> {
     }
 }
 
-/// Number and value of each field.
+/// Yields number and value of each field.
 impl<'a> Iterator for ProtoFields<'a> {
     type Item = Result<(u64, ProtoFieldValue<'a>)>;
 
@@ -95,11 +95,11 @@ impl<'a> Iterator for ProtoFields<'a> {
 }
 
 fn too_short(wanted: usize, left: usize) -> Error {
-    broken(format!("a field of {wanted} bytes where {left} are left"))
+    broken(format!("a field needs {wanted} bytes, but only {left} remain"))
 }
 
 fn broken(why: String) -> Error {
-    Error::new(ErrorKind::Data, "this is no protocol buffer message of the expected kind")
+    Error::new(ErrorKind::Data, "invalid protocol buffer message")
         .because(why)
         .hint("check that the records are tf.train.Example messages")
 }

@@ -1,7 +1,7 @@
-//! TensorBoard's event files: TFRecord files of the protocol buffer message `Event`. Written, not read.
+//! Writes TensorBoard event files: TFRecord files of the protocol buffer message `Event`.
 //!
-//! Field numbers are those of tensorboard's `compat/proto` and of `plugins/hparams/plugin_data.proto`; what a plugin shows it knows by
-//! the metadata, which stand in every event here, so that a file can be read from any record on.
+//! Field numbers are those of tensorboard's `compat/proto` and of `plugins/hparams/plugin_data.proto`. Every event
+//! contains its plugin's metadata, so that a file can be read from any record on.
 
 use crate::format::protobuf_wire::{put_bytes, put_varint};
 use crate::format::tfrecord::frame;
@@ -9,63 +9,63 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How the names of event files begin; then come ten digits of seconds.
+/// Prefix of event file names; ten digits of seconds follow.
 const PREFIX: &str = "events.out.tfevents.";
-/// More would not be ten digits.
+/// Largest time stamp with ten digits.
 const LATEST: u64 = 9_999_999_999;
-/// Buckets of a histogram.
+/// Number of buckets of a histogram.
 const BUCKETS: usize = 30;
 
-/// TensorFlow's numbers of element types.
+/// TensorFlow's element type numbers.
 const DT_FLOAT: u64 = 1;
 const DT_DOUBLE: u64 = 2;
 const DT_STRING: u64 = 7;
 
-/// What one tag has at one step.
+/// Value of a tag at one step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SummaryValue {
-    /// A number, written as a float32.
+    /// Scalar, written as float32.
     Scalar(f64),
-    /// Left and right edge of each bucket, and how many values are in it: [`histogram`] makes them.
+    /// Histogram: left edge, right edge and count of each bucket, as returned by [`histogram`].
     Histogram(Vec<[f64; 3]>),
-    /// Markdown.
+    /// Markdown text.
     Text(String),
-    /// PNG files of one size.
+    /// PNG images of one size.
     Images {
-        /// Pixels across.
+        /// Width in pixels.
         width: usize,
-        /// Pixels down.
+        /// Height in pixels.
         height: usize,
-        /// The files.
+        /// Encoded PNG files.
         pngs: Vec<Vec<u8>>,
     },
 }
 
-/// The value of a hyperparameter.
+/// Value of a hyperparameter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HParamValue {
-    /// A number.
+    /// Number.
     Number(f64),
-    /// A text.
+    /// String.
     Text(String),
-    /// Yes or no.
+    /// Boolean.
     Bool(bool),
 }
 
-/// A node of a graph: its name (with `/` for scopes), what it is, the names of those that feed it, and a text that says more.
+/// Graph node: name (with `/` for scopes), op, inputs and a description.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorBoardGraphNode {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// What it computes: the class of a layer.
+    /// Op name: the class of a layer.
     pub op: String,
-    /// Names of nodes.
+    /// Names of the input nodes.
     pub inputs: Vec<String>,
-    /// Shown as the attribute `config`; nothing where it is empty.
+    /// Shown as the attribute `config`; omitted if empty.
     pub config: String,
 }
 
-/// A message that is being written.
+/// Protocol buffer message under construction.
 #[derive(Default)]
 struct ProtoMessageWriter(Vec<u8>);
 
@@ -96,17 +96,17 @@ impl ProtoMessageWriter {
     }
 }
 
-/// Seconds since 1970, as events have them.
+/// Returns the seconds since the Unix epoch, as stored in events.
 pub fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
 }
 
-/// Whether a file of this name holds events.
+/// Whether the file name is that of an event file.
 pub fn is_event_file(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// The event files of a folder, in the order in which TensorBoard reads them; none where there is no such folder.
+/// Lists the event files of a directory in TensorBoard's reading order; empty if the directory does not exist.
 pub fn files_of(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let named = entries.filter(|e| e.file_name().to_str().is_some_and(is_event_file));
@@ -115,7 +115,7 @@ pub fn files_of(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A name for a new event file that TensorBoard reads after all that the folders hold, whatever the clock says.
+/// Returns a name for a new event file that TensorBoard reads after all existing ones, whatever the clock says.
 pub fn next_name(folders: &[PathBuf]) -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let seconds = |file: PathBuf| -> Option<u64> {
@@ -127,14 +127,14 @@ pub fn next_name(folders: &[PathBuf]) -> String {
     format!("{PREFIX}{second:010}.systole.{}.{count}", std::process::id())
 }
 
-/// Appends the record of an event with one field beside its time and step.
+/// Appends an event record with one field in addition to time and step.
 fn put_event(out: &mut Vec<u8>, step: u64, field: u64, content: &[u8]) {
     let event = ProtoMessageWriter::default().double(1, now()).varint(2, step).bytes(field, content);
-    // Writing into memory does not fail.
+    // Writing to memory cannot fail.
     let _ = frame(out, &event.0);
 }
 
-/// Appends what every event file begins with.
+/// Appends the header of an event file.
 pub fn put_header(out: &mut Vec<u8>) {
     let event = ProtoMessageWriter::default().double(1, now()).text(3, "brain.Event:2");
     let event = event.message(10, ProtoMessageWriter::default().text(1, "systole"));
@@ -162,7 +162,7 @@ pub fn put_value(out: &mut Vec<u8>, step: u64, tag: &str, value: &SummaryValue) 
     put_summary(out, step, tag, metadata(plugin, &[]).varint(4, class), tensor);
 }
 
-/// Appends the begin of a run with the values of its hyperparameters, which TensorBoard looks for in the folder above the runs.
+/// Appends the start of a run with its hyperparameters; TensorBoard expects them in the parent directory of the runs.
 pub fn put_session_start(out: &mut Vec<u8>, hparams: &[(String, HParamValue)]) {
     let info = hparams.iter().fold(ProtoMessageWriter::default(), |info, (name, value)| {
         let value = match value {
@@ -175,7 +175,7 @@ pub fn put_session_start(out: &mut Vec<u8>, hparams: &[(String, HParamValue)]) {
     put_session(out, "_hparams_/session_start_info", 3, info.double(5, now()));
 }
 
-/// Appends that a run came to its end.
+/// Appends the end of a run.
 pub fn put_session_end(out: &mut Vec<u8>) {
     const SUCCESS: u64 = 1;
     let info = ProtoMessageWriter::default().varint(1, SUCCESS).double(2, now());
@@ -212,7 +212,7 @@ fn put_summary(
     put_event(out, step, 5, &ProtoMessageWriter::default().message(1, value).0);
 }
 
-/// A tensor without its elements.
+/// Creates a tensor message without elements.
 fn tensor(dtype: u64, shape: &[usize]) -> ProtoMessageWriter {
     let shape = shape.iter().fold(ProtoMessageWriter::default(), |shape, &size| {
         shape.message(2, ProtoMessageWriter::default().varint(1, size as u64))
@@ -224,8 +224,9 @@ fn metadata(plugin: &str, content: &[u8]) -> ProtoMessageWriter {
     ProtoMessageWriter::default().message(1, ProtoMessageWriter::default().text(1, plugin).bytes(2, content))
 }
 
-/// The buckets of values, as `tensorboard.summary.v2.histogram` makes them: 30 of one width from the least to the greatest. Where
-/// all are the same the last one has them and none a width. What is not finite is left out; nothing left: no buckets.
+/// Computes a histogram like `tensorboard.summary.v2.histogram`: 30 buckets of equal width from minimum to maximum. If
+/// all values are equal, they are in the last bucket and widths are 0. Non-finite values are skipped; without values
+/// there are no buckets.
 pub fn histogram(values: &[f64]) -> Vec<[f64; 3]> {
     let finite = || values.iter().copied().filter(|x| x.is_finite());
     let (least, greatest) =
@@ -235,7 +236,7 @@ pub fn histogram(values: &[f64]) -> Vec<[f64; 3]> {
         return Vec::new();
     }
     let width = (greatest - least) / BUCKETS as f64;
-    // A difference beyond the range of numbers has no width either.
+    // A difference beyond the float range has no width either.
     if !(width > 0.0 && width.is_finite()) {
         let mut buckets = vec![[greatest, greatest, 0.0]; BUCKETS];
         buckets[BUCKETS - 1][2] = count as f64;
@@ -254,7 +255,7 @@ mod tests {
     use super::*;
     use crate::format::tfrecord::{OnCorrupt, TfRecordCompression, TfRecordReader};
 
-    /// The records of a file, without their times (the first nine bytes).
+    /// Returns the records of a file without their times (the first nine bytes).
     fn records(bytes: Vec<u8>) -> Vec<Vec<u8>> {
         let mut reader = TfRecordReader::from_bytes("events", bytes, OnCorrupt::Fail);
         std::iter::from_fn(|| reader.next().map(|r| r.unwrap()[9..].to_vec())).collect()

@@ -1,26 +1,26 @@
-//! Encodings of text: what is no UTF-8 becomes UTF-8, by the mark at its start or by what it is said to be.
+//! Text encodings (UTF-8, Latin-1, Windows-1252, UTF-16): detects byte order marks and converts to UTF-8.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use systole_base::{Error, ErrorKind, Result};
 
-/// An encoding of text.
+/// Text encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextEncoding {
     /// UTF-8.
     Utf8,
-    /// ISO 8859-1: each byte is the character of its number.
+    /// ISO 8859-1: each byte is a code point.
     Latin1,
-    /// Latin-1 with quotes, dashes and the euro sign in the place of 32 control characters.
+    /// Latin-1 with quotes, dashes and the euro sign instead of 32 control characters.
     Windows1252,
-    /// Two bytes a unit, the low one first.
+    /// UTF-16, little endian.
     Utf16Le,
-    /// Two bytes a unit, the high one first.
+    /// UTF-16, big endian.
     Utf16Be,
 }
 
-/// Names of encodings, as Python and web pages write them too.
+/// Names of the encodings, including those used by Python and web pages.
 const NAMES: [(&str, TextEncoding); 13] = [
     ("utf-8", TextEncoding::Utf8),
     ("latin1", TextEncoding::Latin1),
@@ -36,10 +36,10 @@ const NAMES: [(&str, TextEncoding); 13] = [
     ("utf-16le", TextEncoding::Utf16Le),
     ("utf-16-le", TextEncoding::Utf16Le),
 ];
-/// Those that messages name: the first.
+/// Number of names listed in messages, from the first.
 const NAMED: usize = 5;
 
-/// Windows-1252 from 0x80 to 0x9f; five places are empty and stay what they are in Latin-1.
+/// Windows-1252 from 0x80 to 0x9f; five codes are unassigned and map as in Latin-1.
 const WINDOWS: [char; 32] = [
     '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}', '\u{90}',
     '‘', '’', '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',
@@ -52,8 +52,8 @@ impl FromStr for TextEncoding {
         let lower = name.trim().to_lowercase().replace('_', "-");
         NAMES.iter().find(|(known, _)| *known == lower).map(|(_, encoding)| *encoding).ok_or_else(|| {
             let known: Vec<&str> = NAMES[..NAMED].iter().map(|(known, _)| *known).collect();
-            Error::new(ErrorKind::Config, format!("there is no encoding `{name}`"))
-                .hint(format!("one of: {}", known.join(", ")))
+            Error::new(ErrorKind::Config, format!("unknown encoding `{name}`"))
+                .hint(format!("use one of: {}", known.join(", ")))
         })
     }
 }
@@ -66,7 +66,7 @@ impl fmt::Display for TextEncoding {
 }
 
 impl TextEncoding {
-    /// UTF-16 by the mark at the start of a file.
+    /// Detects UTF-16 by the byte order mark.
     pub fn of_mark(start: &[u8]) -> Option<TextEncoding> {
         match start {
             [0xff, 0xfe, ..] => Some(TextEncoding::Utf16Le),
@@ -75,15 +75,15 @@ impl TextEncoding {
         }
     }
 
-    /// Whether a unit has two bytes, so that lines cannot be told before the text is decoded.
+    /// Whether code units have two bytes, so that lines can be found only after decoding.
     pub fn is_wide(self) -> bool {
         matches!(self, TextEncoding::Utf16Le | TextEncoding::Utf16Be)
     }
 
-    /// A text of single bytes; of UTF-16 as UTF-8.
+    /// Decodes text of an encoding with single bytes; UTF-16 is expected as UTF-8.
     ///
     /// # Errors
-    /// Where it is no UTF-8 though it is to be.
+    /// If the text should be UTF-8 and is not.
     pub fn text(self, bytes: &[u8]) -> Result<Cow<'_, str>, std::str::Utf8Error> {
         let decode = |of: fn(u8) -> char| Ok(Cow::Owned(bytes.iter().map(|b| of(*b)).collect()));
         match self {
@@ -98,10 +98,10 @@ impl TextEncoding {
     }
 }
 
-/// UTF-16 as UTF-8; a mark at the start is left out.
+/// Decodes UTF-16 and drops the byte order mark.
 ///
 /// # Errors
-/// When it is cut or damaged.
+/// If it is truncated or damaged.
 pub fn from_utf16(name: &str, bytes: &[u8], encoding: TextEncoding) -> Result<String> {
     let marked = TextEncoding::of_mark(bytes).is_some();
     let (units, rest) = bytes[if marked { 2 } else { 0 }..].as_chunks::<2>();
@@ -110,20 +110,21 @@ pub fn from_utf16(name: &str, bytes: &[u8], encoding: TextEncoding) -> Result<St
     let text: Result<String, _> = char::decode_utf16(units).collect();
     match (text, rest) {
         (Ok(text), []) => Ok(text),
-        _ => Err(Error::new(ErrorKind::Data, "this is no whole UTF-16 text")
+        _ => Err(Error::new(ErrorKind::Data, "invalid UTF-16 text")
             .at(name)
             .because(match marked {
-                true => "it begins with the mark of UTF-16 and is damaged or cut",
-                false => "it is damaged or cut, or is of another encoding",
+                true => "it has a UTF-16 byte order mark, but is damaged or truncated",
+                false => "it is damaged, truncated, or in another encoding",
             })
-            .hint("save it again as UTF-8")),
+            .hint("save the file as UTF-8")),
     }
 }
 
-/// A whole text as UTF-8, and the encoding that a mark at its start tells. A character that is cut at the end is left out.
+/// Converts a whole text to UTF-8; also returns the encoding of its byte order mark. A truncated character at the end
+/// is dropped.
 ///
 /// # Errors
-/// Where it is no UTF-8 and nothing says what it is: names the byte and the line.
+/// If it is not UTF-8 and no other encoding is known; names the byte and the line.
 pub fn to_utf8(
     name: &str,
     bytes: Vec<u8>,
@@ -147,15 +148,15 @@ pub fn to_utf8(
     Ok((decoded.unwrap_or(bytes), None))
 }
 
-/// An error about the byte at a place.
+/// Returns an error about the invalid byte at an offset.
 pub(crate) fn not_utf8(bytes: &[u8], at: usize) -> Error {
     let before = String::from_utf8_lossy(&bytes[at.saturating_sub(48)..at]).into_owned();
     let tail: String = before.chars().rev().take(12).collect::<Vec<_>>().into_iter().rev().collect();
     let byte = bytes.get(at).copied().unwrap_or_default();
-    Error::new(ErrorKind::Data, "this is no UTF-8 text")
-        .because(format!("there is the byte {byte:#04x} behind {tail:?}"))
+    Error::new(ErrorKind::Data, "invalid UTF-8 text")
+        .because(format!("byte {byte:#04x} follows {tail:?}"))
         .hint(
-            "say what it is: data.records.encoding=windows-1252 (latin1, utf-16); or save the file as UTF-8: iconv -f \
+            "set the encoding: data.records.encoding=windows-1252 (latin1, utf-16); or save the file as UTF-8: iconv -f \
              WINDOWS-1252 -t UTF-8 OLD > NEW",
         )
 }
@@ -179,7 +180,7 @@ mod tests {
         for part in ["t, line 2, byte 3", "0xe9", "data.records.encoding"] {
             assert!(e.contains(part), "{e}");
         }
-        // A text that was cut within a character.
+        // A text truncated within a character.
         assert!(to_utf8("t", "a€".as_bytes()[..3].to_vec(), None).is_ok());
         assert!(of(&wide[..3], Some(TextEncoding::Utf16Be)).unwrap_err().to_string().contains("UTF-16"));
     }

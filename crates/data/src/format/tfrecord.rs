@@ -1,8 +1,9 @@
-//! TFRecord files: each record is its length (u64), a checksum of the length, the bytes, a checksum of the bytes; all
-//! little endian, the checksums CRC-32C, "masked" as TensorFlow does. Plain, gzip or zlib around the whole file.
+//! TFRecord reader and writer, plain or with gzip or zlib, with recovery after damaged records.
 //!
-//! Both checksums are always checked. A length is only believed when its checksum fits and the file can hold so much,
-//! and memory grows with what really comes. After a damaged length the next record is looked for byte by byte.
+//! A record is its length (u64), a checksum of the length, the data, and a checksum of the data; all little endian, the
+//! checksums TensorFlow's masked CRC-32C. Both checksums are always verified. A length is used only if its checksum
+//! matches and the file is large enough; memory grows with the data that arrives. After a damaged length the next
+//! record is searched byte by byte.
 
 use crate::file_system::{AtomicFile, FileSystem, OsFileSystem, append};
 use crate::input_file::InputFile;
@@ -16,25 +17,25 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use systole_base::{Error, ErrorKind, Result};
 
-/// Bytes before and after a record's data.
+/// Number of bytes before a record's data.
 pub const HEADER: usize = 12;
-/// Bytes after a record's data.
+/// Number of bytes after a record's data.
 pub const FOOTER: usize = 4;
-/// Bytes that are read at a time: of a few files together they stay in a core's cache until their records are copied.
-/// The fuzzer's inputs are small, and are to meet the ends of blocks too.
+/// Read block size: blocks of a few files together fit into a core's cache until their records are copied. The fuzzer's
+/// inputs are small and should also cross block boundaries.
 #[allow(unexpected_cfgs)]
 const BLOCK: usize = if cfg!(fuzzing) { 256 } else { 64 << 10 };
-/// Most that bytes in memory are unpacked to: the fuzzer learns nothing from the rest.
+/// Maximum size to which data in memory is decompressed; limited for the fuzzer.
 #[allow(unexpected_cfgs)]
 const UNPACKED: u64 = if cfg!(fuzzing) { 4 << 10 } else { u64::MAX };
 
-/// What is around a TFRecord file.
+/// Compression of a TFRecord file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TfRecordCompression {
-    /// Told by the first bytes; for reading. Writes plain files.
+    /// Detected by the first bytes when reading; writes plain files.
     #[default]
     Auto,
-    /// Nothing.
+    /// No compression.
     None,
     /// gzip.
     Gzip,
@@ -42,20 +43,20 @@ pub enum TfRecordCompression {
     Zlib,
 }
 
-/// What to do about a damaged record.
+/// Policy for damaged records.
 #[derive(Clone, Default)]
 pub enum OnCorrupt {
-    /// It is an error in its place. The records after it follow, if they can be found without guessing.
+    /// Yield an error in the record's position. Later records follow if they can be found without guessing.
     #[default]
     Fail,
-    /// It is left out, up to `quota` of them in one pass over the source; the next one is an error.
+    /// Skip up to `quota` damaged records in one pass over the source; the next one is an error.
     Skip {
-        /// How many may be left out.
+        /// Maximum number of damaged records to skip.
         quota: u64,
     },
-    /// As `Skip`, and each is reported once in a file: one line with file, byte, record, what, expected and found.
+    /// Like `Skip`, and append a line with file, byte, record, problem, expected and found value to a report file.
     Quarantine(Quarantine),
-    /// It is left out and told to a function, however many there are.
+    /// Skip all damaged records and pass each to a function.
     Report(Arc<dyn Fn(&CorruptRecord) + Send + Sync>),
 }
 
@@ -70,17 +71,17 @@ impl fmt::Debug for OnCorrupt {
     }
 }
 
-/// Where damaged records are reported.
+/// Report file for damaged records.
 #[derive(Clone, Debug)]
 pub struct Quarantine {
     path: Arc<PathBuf>,
     quota: u64,
-    /// A record that is read again in the next epoch is not reported again.
+    /// Records already reported, so that later epochs do not report them again.
     reported: Arc<Mutex<HashSet<(String, u64)>>>,
 }
 
 impl OnCorrupt {
-    /// [`OnCorrupt::Quarantine`] into this file, at most `quota` records in one pass over the source.
+    /// Returns [`OnCorrupt::Quarantine`] with this report file and at most `quota` records in one pass over the source.
     pub fn quarantine(path: impl Into<PathBuf>, quota: u64) -> OnCorrupt {
         OnCorrupt::Quarantine(Quarantine { path: Arc::new(path.into()), quota, reported: Arc::default() })
     }
@@ -97,7 +98,7 @@ impl OnCorrupt {
 
 impl Quarantine {
     fn report(&self, damage: &CorruptRecord) -> Result<()> {
-        // Held while writing: lines of several threads do not mix.
+        // Held while writing, so that lines of several threads do not mix.
         let mut reported = lock(&self.reported);
         if !reported.insert((damage.file.to_string(), damage.offset)) {
             return Ok(());
@@ -107,20 +108,20 @@ impl Quarantine {
     }
 }
 
-/// A damaged record: where, what, and the checksums where they are what is wrong.
+/// Damaged record: location, problem, and checksums if they differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorruptRecord {
-    /// The file.
+    /// Name of the file.
     pub file: Arc<str>,
-    /// Where the record begins: bytes from the start of the (unpacked) file.
+    /// Byte offset of the record in the (uncompressed) file.
     pub offset: u64,
-    /// Which record it is, counted from 0 with the damaged ones.
+    /// Index of the record, counting damaged ones.
     pub record: u64,
-    /// What is wrong.
+    /// Description of the problem.
     pub what: String,
-    /// The checksum that the file has, and the one of what is there.
+    /// Stored and computed checksum.
     pub crc: Option<(u32, u32)>,
-    /// Whether the next record's place is known.
+    /// Whether the next record's position is known.
     framed: bool,
 }
 
@@ -145,21 +146,21 @@ impl From<CorruptRecord> for Error {
             }
             None => e,
         };
-        e.hint("get the file again, or read it with OnCorrupt::Skip or OnCorrupt::quarantine")
+        e.hint("download the file again, or read it with OnCorrupt::Skip or OnCorrupt::quarantine")
     }
 }
 
-/// Up to eight bytes as a number.
+/// Parses up to eight little-endian bytes.
 pub(crate) fn little_endian(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// TensorFlow's masked CRC-32C.
+/// Computes TensorFlow's masked CRC-32C.
 pub fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Reads the records of one file.
+/// Reader of the records of one file.
 pub struct TfRecordReader {
     file: Arc<str>,
     window: ReadWindow,
@@ -173,7 +174,7 @@ impl TfRecordReader {
     /// Opens a file.
     ///
     /// # Errors
-    /// `Io` when it cannot be opened or read.
+    /// `Io` if it cannot be opened or read.
     pub fn open(
         path: impl AsRef<Path>,
         compression: TfRecordCompression,
@@ -201,7 +202,7 @@ impl TfRecordReader {
         Ok(TfRecordReader::new(name, input, on_corrupt))
     }
 
-    /// Opens a plain file that somebody appends to: what was not there at first is read too, by [`TfRecordReader::seek`].
+    /// Opens a plain file that is still being appended to; [`TfRecordReader::seek`] also reaches new records.
     pub(crate) fn open_growing(path: &Path) -> Result<TfRecordReader> {
         let file = InputFile::open(path).map_err(|e| Error::io("cannot open", path, e))?;
         Ok(TfRecordReader::new(
@@ -211,7 +212,7 @@ impl TfRecordReader {
         ))
     }
 
-    /// Reads from memory; `name` stands for the file in messages.
+    /// Reads from memory; `name` is used in messages.
     pub fn from_bytes(name: &str, bytes: Vec<u8>, on_corrupt: OnCorrupt) -> TfRecordReader {
         let packed = |input| TfRecordReader::new(name.into(), RecordBytes::Packed(input), on_corrupt);
         match detect(&bytes) {
@@ -234,10 +235,10 @@ impl TfRecordReader {
         TfRecordReader { file: name.into(), window, record: 0, on_corrupt, left_out: 0, over: false }
     }
 
-    /// The next record's bytes; `None` at the end.
+    /// Returns the next record's data; `None` at the end.
     ///
     /// # Errors
-    /// A damaged record, unless the policy leaves it out; reading errors of the system.
+    /// A damaged record, unless the policy skips it; I/O errors.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<Result<&[u8]>> {
         loop {
@@ -266,31 +267,31 @@ impl TfRecordReader {
         }
     }
 
-    /// File, byte and number of the next record, and how many were left out before it.
+    /// Returns byte offset and index of the next record, and the number of records skipped before it.
     pub fn place(&self) -> [u64; 3] {
         [self.window.offset, self.record, self.left_out]
     }
 
-    /// Counts records that were left out elsewhere against the quota.
+    /// Counts records skipped elsewhere against the quota.
     pub fn carry(&mut self, left_out: u64) {
         self.left_out = left_out;
     }
 
-    /// Whether the file is compressed (or in memory), so that places before the present one are out of reach.
+    /// Whether the file is compressed (or in memory), so that seeking backward is impossible.
     pub fn is_packed(&self) -> bool {
         self.window.is_packed()
     }
 
-    /// Goes to a place that [`TfRecordReader::place`] gave for the same file.
+    /// Seeks to a position returned by [`TfRecordReader::place`] for the same file.
     ///
     /// # Errors
-    /// When the file has no such place any more.
+    /// If the file does not have this position.
     pub fn seek(&mut self, [offset, record, left_out]: [u64; 3]) -> Result<()> {
         self.window.go_to(offset).map_err(|e| {
-            Error::new(ErrorKind::Data, "the data position is not in this file")
+            Error::new(ErrorKind::Data, "the position is beyond the end of the file")
                 .at(format!("{}, byte {offset}", self.file))
                 .because(e.to_string())
-                .hint("resume with the data that the position was taken from")
+                .hint("resume with the same data files")
         })?;
         (self.record, self.left_out, self.over) = (record, left_out, false);
         Ok(())
@@ -303,13 +304,15 @@ impl TfRecordReader {
         }
         if header < HEADER {
             return Err(
-                self.damage(format!("the file ends within a record's header: {header} of 12 bytes"), None)
+                self.damage(format!("the file ends within a record header: {header} of 12 bytes"), None)
             );
         }
         let (len, crc) = self.window.header(0);
         let found = masked_crc(&self.window.unread()[..8]);
         if found != crc {
-            return Err(self.damage("a record's length does not fit its checksum".into(), Some((crc, found))));
+            return Err(
+                self.damage("a record's length does not match its checksum".into(), Some((crc, found)))
+            );
         }
         if self.window.left().is_some_and(|left| len > left.saturating_sub((HEADER + FOOTER) as u64)) {
             return Err(self.cut(len, self.window.left().unwrap_or(0)));
@@ -326,7 +329,7 @@ impl TfRecordReader {
         let found = masked_crc(data);
         if found != expected {
             let mut damage =
-                self.damage("a record's data do not fit their checksum".into(), Some((expected, found)));
+                self.damage("a record's data does not match its checksum".into(), Some((expected, found)));
             if let RecordFault::Damage(d) = &mut damage {
                 d.framed = true;
             }
@@ -340,10 +343,10 @@ impl TfRecordReader {
 
     fn fill(&mut self, n: usize) -> Result<usize, RecordFault> {
         self.window.fill(n).map_err(|e| match e.kind() {
-            // A damaged or cut gzip stream: nothing after it can be read.
+            // Damaged or truncated gzip stream: nothing after it can be read.
             io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof => {
                 self.window.ended = true;
-                self.damage(format!("the compressed data cannot be unpacked: {e}"), None)
+                self.damage(format!("cannot decompress the data: {e}"), None)
             }
             _ => RecordFault::System(Error::io("cannot read", &*self.file, e)),
         })
@@ -351,7 +354,7 @@ impl TfRecordReader {
 
     fn cut(&self, len: u64, left: u64) -> RecordFault {
         self.damage(
-            format!("the file is cut short: a record of {len} bytes, and {left} are left with its frame"),
+            format!("the file is truncated: a record has {len} bytes, but only {left} remain including its checksum"),
             None,
         )
     }
@@ -367,7 +370,7 @@ impl TfRecordReader {
         })
     }
 
-    /// Applies the policy: `Err` is handed out, `Ok` goes on with the next record.
+    /// Applies the policy: `Err` is returned to the caller, `Ok` continues with the next record.
     fn handle(&mut self, damage: CorruptRecord) -> Result<()> {
         let framed = damage.framed;
         self.record += 1;
@@ -378,7 +381,7 @@ impl TfRecordReader {
         self.left_out += 1;
         if self.left_out > quota {
             self.over = true;
-            return Err(Error::from(damage).because(format!("{quota} damaged records were left out already")));
+            return Err(Error::from(damage).because(format!("{quota} damaged records were already skipped")));
         }
         match &self.on_corrupt {
             OnCorrupt::Quarantine(q) => q.report(&damage)?,
@@ -391,7 +394,7 @@ impl TfRecordReader {
         Ok(())
     }
 
-    /// Looks for the next place where both checksums of a record fit. False: there is none.
+    /// Searches the next position where both checksums of a record match. Returns false if there is none.
     fn resync(&mut self) -> io::Result<bool> {
         loop {
             self.window.consume(1.min(self.window.end - self.window.start));
@@ -428,19 +431,19 @@ enum RecordFault {
     System(Error),
 }
 
-/// Where bytes come from; a plain file has so many of them.
+/// Source of the bytes; the size of a plain file is known.
 enum RecordBytes {
     Plain(InputFile, u64),
     Packed(Box<dyn Read + Send>),
 }
 
-/// A part of the file in memory: `bytes[start..end]` are read and not consumed.
+/// Part of the file in memory: `bytes[start..end]` is read and not consumed.
 struct ReadWindow {
     input: RecordBytes,
     bytes: Vec<u8>,
     start: usize,
     end: usize,
-    /// Of `start`, in the unpacked file.
+    /// Offset of `start` in the uncompressed file.
     offset: u64,
     ended: bool,
 }
@@ -459,7 +462,7 @@ impl ReadWindow {
         matches!(self.input, RecordBytes::Packed(_))
     }
 
-    /// Bytes from here to the end of the file, where that is known.
+    /// Number of bytes up to the end of the file, if known.
     fn left(&self) -> Option<u64> {
         match self.input {
             RecordBytes::Plain(_, size) => Some(size.saturating_sub(self.offset)),
@@ -467,14 +470,14 @@ impl ReadWindow {
         }
     }
 
-    /// Length and its checksum of a record that begins `at` bytes from here; they must be there.
+    /// Returns the length and its checksum of a record `at` bytes ahead, which must be in memory.
     fn header(&self, at: usize) -> (u64, u32) {
         let bytes = &self.unread()[at..at + HEADER];
         let (len, crc) = bytes.split_at(8);
         (little_endian(len), little_endian(crc) as u32)
     }
 
-    /// Reads until at least `n` bytes are unread or the file ends; says how many there are, at most `n`.
+    /// Reads until at least `n` bytes are available or the file ends; returns the number available, at most `n`.
     fn fill(&mut self, n: usize) -> io::Result<usize> {
         while self.end - self.start < n && !self.ended {
             if self.start > 0 {
@@ -482,7 +485,7 @@ impl ReadWindow {
                 self.end -= self.start;
                 self.start = 0;
             }
-            // Grows with what comes, not with what a length promises.
+            // Grows with the data that arrives, not with an unverified length.
             if self.bytes.len() < self.end + BLOCK {
                 self.bytes.resize(self.end + BLOCK, 0);
             }
@@ -501,11 +504,11 @@ impl ReadWindow {
         Ok((self.end - self.start).min(n))
     }
 
-    /// To a byte at or after this one (any, in a plain file).
+    /// Seeks to a byte at or after the current one (any byte in a plain file).
     fn go_to(&mut self, offset: u64) -> io::Result<()> {
-        let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter");
+        let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, "the file is too short");
         if let RecordBytes::Plain(file, size) = &mut self.input {
-            // What is in memory already is not read again.
+            // Data in memory is not read again.
             if let Some(ahead) =
                 offset.checked_sub(self.offset).filter(|&n| n < (self.end - self.start) as u64)
             {
@@ -545,7 +548,7 @@ fn read_up_to(file: &mut InputFile, bytes: &mut [u8]) -> io::Result<usize> {
     Ok(n)
 }
 
-/// A record whose length fits its checksum is plain, whatever else its first bytes may mean.
+/// A record whose length matches its checksum is plain, whatever else its first bytes may mean.
 fn detect(start: &[u8]) -> TfRecordCompression {
     let is_record = start.len() >= HEADER && masked_crc(&start[..8]).to_le_bytes() == start[8..HEADER];
     match start {
@@ -558,7 +561,7 @@ fn detect(start: &[u8]) -> TfRecordCompression {
     }
 }
 
-/// Writes the records of one file, under another name until it is whole.
+/// Writer of the records of one file, under a temporary name until it is complete.
 pub struct TfRecordWriter<F: FileSystem = OsFileSystem> {
     out: TfRecordOutput<F>,
     path: PathBuf,
@@ -571,14 +574,14 @@ enum TfRecordOutput<F: FileSystem> {
 }
 
 impl TfRecordWriter {
-    /// Starts a file. It appears under its name with [`TfRecordWriter::finish`].
+    /// Starts a file, which appears under its name on [`TfRecordWriter::finish`].
     pub fn create(path: impl AsRef<Path>, compression: TfRecordCompression) -> Result<TfRecordWriter> {
         TfRecordWriter::create_on(OsFileSystem, path, compression)
     }
 }
 
 impl<F: FileSystem> TfRecordWriter<F> {
-    /// As [`TfRecordWriter::create`] on a given file system.
+    /// Like [`TfRecordWriter::create`], on a given file system.
     pub fn create_on(
         files: F,
         path: impl AsRef<Path>,
@@ -602,10 +605,11 @@ impl<F: FileSystem> TfRecordWriter<F> {
             TfRecordOutput::Gzip(w) => frame(w, data),
             TfRecordOutput::Zlib(w) => frame(w, data),
         };
-        written.map_err(|e| Error::io("cannot write", &self.path, e).hint("make room, or write elsewhere"))
+        written
+            .map_err(|e| Error::io("cannot write", &self.path, e).hint("free disk space, or write elsewhere"))
     }
 
-    /// Makes the file durable and gives it its name.
+    /// Syncs the file and renames it to its final name.
     pub fn finish(self) -> Result<()> {
         let buffered = match self.out {
             TfRecordOutput::Plain(w) => Ok(w),
@@ -613,12 +617,12 @@ impl<F: FileSystem> TfRecordWriter<F> {
             TfRecordOutput::Zlib(w) => w.finish(),
         };
         let file = buffered.and_then(|w| w.into_inner().map_err(io::IntoInnerError::into_error));
-        let wrong = |e| Error::io("cannot write", &self.path, e).hint("make room, or write elsewhere");
+        let wrong = |e| Error::io("cannot write", &self.path, e).hint("free disk space, or write elsewhere");
         file.map_err(wrong)?.publish()
     }
 }
 
-/// A record as it stands in the file.
+/// Writes a record with its length and checksums.
 pub fn frame(out: &mut (impl Write + ?Sized), data: &[u8]) -> io::Result<()> {
     let len = (data.len() as u64).to_le_bytes();
     out.write_all(&len)?;
@@ -741,9 +745,7 @@ mod tests {
         assert_eq!(read[2].as_ref().unwrap(), b"three");
         let read = all(&bad, OnCorrupt::Skip { quota: 1 });
         assert_eq!(read.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [&b"one"[..], b"three"]);
-        assert!(
-            all(&bad, OnCorrupt::Skip { quota: 0 })[1].as_ref().unwrap_err().contains("left out already")
-        );
+        assert!(all(&bad, OnCorrupt::Skip { quota: 0 })[1].as_ref().unwrap_err().contains("already skipped"));
     }
 
     #[test]
@@ -812,7 +814,7 @@ mod tests {
             bytes.extend(masked_crc(&len.to_le_bytes()).to_le_bytes());
             bytes.extend([0; 100]);
             let mut r = TfRecordReader::from_bytes("f", bytes, OnCorrupt::Fail);
-            assert!(r.next().unwrap().unwrap_err().to_string().contains("cut short"));
+            assert!(r.next().unwrap().unwrap_err().to_string().contains("truncated"));
             assert!(r.window.bytes.len() <= 2 * BLOCK);
         }
     }

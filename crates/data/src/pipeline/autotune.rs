@@ -1,9 +1,8 @@
-//! How many threads and how much memory a running pipeline uses: a budget that is not exceeded, sizes that are tuned
-//! while it runs, and an account of both.
+//! Autotuning of threads and queue sizes of a running pipeline, within a memory budget.
 //!
-//! A stage that computes ahead has a [`StageGauge`]. Whoever takes its elements looks at it now and then: where it waited,
-//! the stage gets another thread, or a longer queue; where its threads have nothing to do, one goes. Nothing of this
-//! changes the elements or their order.
+//! A stage that computes ahead has a [`StageGauge`], which its consumer evaluates periodically: if the consumer waits, the
+//! stage gets another thread or a longer queue; if threads are idle, one is removed. The elements and their order do
+//! not change.
 
 use super::stage_ids::{StageId, StageList};
 use crate::mutex::lock;
@@ -15,40 +14,40 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result, knobs};
 
-/// How often a gauge is looked at.
+/// Interval between evaluations of a gauge.
 const WINDOW: Duration = Duration::from_millis(50);
-/// Windows after which a number of threads that gained nothing is tried again.
+/// Number of windows after which a thread count that gained nothing is tried again.
 const FORGET: u32 = 200;
-/// Decisions that are kept for [`StageGauge::reasons`].
+/// Number of decisions kept for [`StageGauge::reasons`].
 const REASONS: usize = 8;
-/// No queue is tuned longer than this many elements.
+/// Maximum queue length chosen by tuning.
 const MOST_AHEAD: usize = 4096;
 
 /// Lets a stage choose its own size, as in tf.data.
 pub const AUTOTUNE: usize = usize::MAX;
 
-/// How many threads a stage wants.
+/// Requested number of threads of a stage.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ThreadCount {
-    /// So many.
+    /// Fixed number.
     Fixed(usize),
-    /// As many as pay, within the core budget.
+    /// Tuned, within the core budget.
     Auto,
 }
 
 impl ThreadCount {
-    /// A number, or [`AUTOTUNE`].
+    /// Converts a number or [`AUTOTUNE`].
     pub fn of(n: usize) -> ThreadCount {
         if n == AUTOTUNE { ThreadCount::Auto } else { ThreadCount::Fixed(n) }
     }
 }
 
-/// Bytes that elements computed ahead may take, all stages of a run together.
+/// Memory budget in bytes for elements computed ahead, shared by all stages of a run.
 pub(crate) struct MemoryBudget {
     limit: usize,
     used: AtomicUsize,
     peak: AtomicUsize,
-    /// Stages that compute ahead or hold elements, and the largest element that any of them made.
+    /// Number of stages that compute ahead or hold elements, and the size of their largest element.
     stages: AtomicUsize,
     largest: AtomicUsize,
 }
@@ -67,7 +66,7 @@ impl MemoryBudget {
         self.peak.load(Relaxed)
     }
 
-    /// One more stage that computes ahead or holds elements, or one less.
+    /// Registers a stage that computes ahead or holds elements; `leave` unregisters it.
     pub fn enter(&self) {
         self.stages.fetch_add(1, Relaxed);
     }
@@ -76,13 +75,13 @@ impl MemoryBudget {
         self.stages.fetch_sub(1, Relaxed);
     }
 
-    /// Takes note of an element's size.
+    /// Records an element's size.
     pub fn note(&self, bytes: usize) {
         self.largest.fetch_max(bytes, Relaxed);
     }
 
-    /// So many bytes, where they are left: each stage may insist on one element while its taker still has another,
-    /// and room for those is kept.
+    /// Reserves `bytes` if available, leaving room for one more element per stage: a stage may need one while its
+    /// consumer holds another.
     pub fn lease(self: &Arc<MemoryBudget>, bytes: usize) -> Option<MemoryLease> {
         let kept = self.largest.load(Relaxed).saturating_mul(2 * self.stages.load(Relaxed));
         let take = |used: usize| {
@@ -93,7 +92,7 @@ impl MemoryBudget {
         Some(MemoryLease { budget: self.clone(), bytes })
     }
 
-    /// So many bytes whether they are left or not: the one element without which nothing would move.
+    /// Reserves `bytes` unconditionally, for the one element without which no progress is possible.
     pub fn insist(self: &Arc<MemoryBudget>, bytes: usize) -> MemoryLease {
         let before = self.used.fetch_add(bytes, Relaxed);
         self.peak.fetch_max(before.saturating_add(bytes), Relaxed);
@@ -101,14 +100,14 @@ impl MemoryBudget {
     }
 }
 
-/// Bytes of the budget, given back when dropped.
+/// Reserved bytes of the budget, returned when dropped.
 pub(crate) struct MemoryLease {
     budget: Arc<MemoryBudget>,
     bytes: usize,
 }
 
 impl MemoryLease {
-    /// Changes the number of bytes to what it turned out to be.
+    /// Adjusts the reservation to the actual size.
     pub fn settle(&mut self, bytes: usize) {
         if bytes > self.bytes {
             let before = self.budget.used.fetch_add(bytes - self.bytes, Relaxed);
@@ -119,7 +118,7 @@ impl MemoryLease {
         self.bytes = bytes;
     }
 
-    /// Gives a part back before the rest.
+    /// Returns a part of the reservation early.
     pub fn give_back(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.budget.used.fetch_sub(bytes, Relaxed);
@@ -133,8 +132,8 @@ impl Drop for MemoryLease {
     }
 }
 
-/// Bytes that this process may still take: what the machine and its control group have left, at most the knob
-/// `SYSTOLE_MEMORY_LIMIT`. One GiB where that cannot be found out.
+/// Returns the bytes that this process may still allocate: the free memory of the machine and its control group,
+/// limited by `SYSTOLE_MEMORY_LIMIT`. One GiB if unknown.
 pub fn free_memory() -> usize {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let number = |path: &str| read(path)?.trim().parse::<usize>().ok();
@@ -149,11 +148,11 @@ pub fn free_memory() -> usize {
     machine.into_iter().chain(group).chain(knob).min().unwrap_or(1 << 30)
 }
 
-/// The gauges of one run.
+/// Gauges of one run.
 pub(crate) struct PipelineTuner {
     stages: StageList,
     cores: usize,
-    /// Threads that tuned stages have now.
+    /// Number of threads granted to tuned stages.
     granted: AtomicUsize,
     frozen: PipelineTuning,
     gauges: Mutex<BTreeMap<String, Arc<StageGauge>>>,
@@ -164,7 +163,7 @@ impl PipelineTuner {
         PipelineTuner { stages, cores, frozen: frozen.unwrap_or_default(), ..PipelineTuner::idle() }
     }
 
-    /// For runs that only look at the first element.
+    /// Creates a tuner for runs that only inspect the first element.
     pub fn idle() -> PipelineTuner {
         PipelineTuner {
             stages: StageList::default(),
@@ -175,7 +174,7 @@ impl PipelineTuner {
         }
     }
 
-    /// The gauge of a stage; the same one each time, so that an epoch starts with what the last one found.
+    /// Returns the gauge of a stage; the same one in every epoch, so that tuning continues.
     pub fn gauge(&self, owner: &StageId, threads: ThreadCount, ahead: Option<usize>) -> Arc<StageGauge> {
         let id = self.stages.id(owner.address);
         let key = id.map_or_else(|| owner.label.clone(), |id| format!("{id} {}", owner.label));
@@ -201,7 +200,7 @@ impl PipelineTuner {
         }
     }
 
-    /// Up to `wanted` threads of the core budget, at least one.
+    /// Grants up to `wanted` threads of the core budget, at least one.
     fn grant(&self, wanted: usize) -> usize {
         let granted = self.granted.load(Relaxed);
         let count = wanted.min(self.cores.saturating_sub(granted)).max(1);
@@ -209,7 +208,7 @@ impl PipelineTuner {
         count
     }
 
-    /// What was chosen, for a configuration.
+    /// Returns the chosen sizes, for a configuration.
     pub fn tuning(&self) -> PipelineTuning {
         let gauges = lock(&self.gauges);
         let size =
@@ -217,7 +216,7 @@ impl PipelineTuner {
         PipelineTuning(gauges.iter().map(|(key, g)| (key.clone(), size(g))).collect())
     }
 
-    /// Key and gauge of each stage that computes ahead.
+    /// Returns key and gauge of each stage that computes ahead.
     pub fn gauges(&self) -> Vec<(String, Arc<StageGauge>)> {
         lock(&self.gauges).iter().map(|(k, g)| (k.clone(), g.clone())).collect()
     }
@@ -227,7 +226,8 @@ impl PipelineTuner {
     }
 }
 
-/// Sizes of the stages that compute ahead, as a run found them. Shown as lines of TOML, and parses back.
+/// Thread counts and queue lengths of the stages that compute ahead, as tuned in a run. Displays as and parses from
+/// lines of TOML.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PipelineTuning(BTreeMap<String, TunedSize>);
 
@@ -261,29 +261,29 @@ fn size_line(line: &str) -> Option<(String, TunedSize)> {
 }
 
 fn bad_line(line: &str) -> Error {
-    Error::new(ErrorKind::Config, format!("{line:?} is no size of a stage"))
-        .because("it is written as \"3 prefetch\" = { threads = 2, ahead = 8 }")
-        .hint("take the text that freeze() gave")
+    Error::new(ErrorKind::Config, format!("invalid stage size {line:?}"))
+        .because("the expected form is \"3 prefetch\" = { threads = 2, ahead = 8 }")
+        .hint("use the text returned by freeze()")
 }
 
-/// What one stage that computes ahead uses and how it fares.
+/// Sizes and statistics of one stage that computes ahead.
 #[derive(Default)]
 pub(crate) struct StageGauge {
     auto_threads: bool,
     auto_ahead: bool,
     threads: AtomicUsize,
     ahead: AtomicUsize,
-    /// Elements handed out.
+    /// Number of elements yielded.
     pub elements: AtomicU64,
-    /// Nanoseconds that the taker waited.
+    /// Nanoseconds that the consumer waited.
     pub waited: AtomicU64,
     /// Nanoseconds that threads worked, and that they waited for room in the queue.
     pub busy: AtomicU64,
     pub blocked: AtomicU64,
-    /// Times that the memory budget, not the length, held the queue back.
+    /// Number of times that the memory budget, not the length, limited the queue.
     pub short_of_memory: AtomicU64,
     pub deepest: AtomicUsize,
-    /// Bytes of the largest element so far.
+    /// Size in bytes of the largest element so far.
     pub element_bytes: AtomicUsize,
     window: Mutex<TuningWindow>,
 }
@@ -315,7 +315,7 @@ impl StageGauge {
         self.auto_threads || self.auto_ahead
     }
 
-    /// Whether the queue may be made longer, and if so makes it at least this long.
+    /// Raises the queue length to at least `ahead`; returns whether that is allowed.
     pub fn stretch(&self, ahead: usize) -> bool {
         if self.auto_ahead {
             self.ahead.fetch_max(ahead.min(MOST_AHEAD), Relaxed);
@@ -323,12 +323,12 @@ impl StageGauge {
         self.ahead() >= ahead
     }
 
-    /// The last decisions, oldest first.
+    /// Returns the last decisions, oldest first.
     pub fn reasons(&self) -> Vec<String> {
         lock(&self.window).reasons.iter().cloned().collect()
     }
 
-    /// Looks at the last window, if it is over, and changes one size.
+    /// Evaluates the last window, if it is over, and changes one size.
     pub fn consider(&self, tuner: &PipelineTuner) {
         if !self.is_tuned() {
             return;
@@ -365,7 +365,7 @@ impl StageGauge {
         {
             self.set_threads(before, tuner);
             w.ceiling = Some((before, 0));
-            w.say(format!("back to {}: one more gained nothing", threads_told(before)));
+            w.say(format!("back to {}: another thread gained nothing", threads_told(before)));
         } else if self.auto_threads
             && starved > 0.1
             && w.ceiling.is_none_or(|(n, _)| threads < n)
@@ -375,15 +375,18 @@ impl StageGauge {
             w.floor = threads + 1;
             self.set_threads(threads + 1, tuner);
             let more = threads_told(threads + 1);
-            w.say(format!("{more}: the taker waited {} of the time", percent(starved)));
+            w.say(format!("{more}: the consumer waited {} of the time", percent(starved)));
         } else if self.auto_ahead && starved > 0.02 && idle > 0.1 && self.ahead() < MOST_AHEAD {
             let ahead = 2 * self.ahead();
             self.ahead.store(ahead, Relaxed);
-            w.say(format!("{ahead} elements ahead: it comes in bursts (waiting {})", percent(starved)));
+            w.say(format!(
+                "{ahead} elements ahead: elements arrive in bursts (waiting {})",
+                percent(starved)
+            ));
         } else if self.auto_threads && starved < 0.01 && idle > 0.6 && threads > w.floor.max(1) {
             self.set_threads(threads - 1, tuner);
             let fewer = threads_told(threads - 1);
-            w.say(format!("{fewer}: they were idle {} of the time", percent(idle)));
+            w.say(format!("{fewer}: threads were idle {} of the time", percent(idle)));
         }
     }
 
@@ -394,7 +397,7 @@ impl StageGauge {
     }
 }
 
-/// How a stage fared in a window: elements per nanosecond, shares of the time.
+/// Statistics of a stage in a window: elements per nanosecond, fractions of the time.
 struct WindowStats {
     rate: f64,
     starved: f64,
@@ -410,7 +413,7 @@ impl TuningWindow {
     }
 }
 
-/// `1 thread`, `2 threads`
+/// Formats `1 thread`, `2 threads`.
 pub(super) fn threads_told(n: usize) -> String {
     format!("{n} thread{}", if n == 1 { "" } else { "s" })
 }
@@ -444,7 +447,7 @@ mod tests {
         assert_eq!(tuning.to_string(), text);
         for bad in ["x", "\"a\" = { threads = x, ahead = 1 }", "\"a\" = 3"] {
             assert!(
-                bad.parse::<PipelineTuning>().unwrap_err().to_string().contains("no size of a stage"),
+                bad.parse::<PipelineTuning>().unwrap_err().to_string().contains("invalid stage size"),
                 "{bad}"
             );
         }

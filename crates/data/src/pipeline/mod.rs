@@ -1,5 +1,6 @@
-//! The ground of all pipelines: [`Dataset`] and its run, the contract of a stage, and what stages share: threads that
-//! compute ahead, budgets, measuring. The stages themselves are above, in `stage/` and `source/`.
+//! Core of the input pipelines: [`Dataset`], its iterator, the stage trait and parallel prefetch.
+//!
+//! Also memory budgets and measuring. The stages themselves are in `stage/` and `source/`.
 
 mod autotune;
 mod batching;

@@ -1,13 +1,13 @@
-//! [`ParallelPrefetch`]: elements computed ahead by worker threads and handed out in order.
+//! [`ParallelPrefetch`]: worker threads that compute elements ahead and deliver them in order.
 //!
-//! Workers take turns at the source for a few elements at a time (so that small elements do not pay for a lock each),
-//! compute them side by side, and put them into numbered slots; the taker empties the slots in their order. So the
-//! stream is the same for any number of threads and any length of the queue. Where order is given up
-//! (`deterministic: false`) the taker takes whatever is ready, and its state says which elements those were.
+//! Workers take turns at the source for a few elements at a time (to amortize the lock), compute them in parallel, and
+//! store them in numbered slots; the consumer empties the slots in order. So the stream is the same for any number of
+//! threads and any queue length. If order is not required (`deterministic: false`), the consumer takes any ready slot,
+//! and its state records which elements those were.
 //!
-//! Threads start with the first element (so that seeking needs none) and end soon after it is dropped. Errors
-//! travel as elements, a panic as a panic of the taker. The memory budget holds for everything that is computed ahead:
-//! only the one element that the taker is waiting for is made without asking.
+//! Threads start with the first element (so that seeking needs none) and end soon after it is dropped. Errors are
+//! delivered as elements, panics as panics of the consumer. The memory budget applies to everything that is computed
+//! ahead; only the one element that the consumer is waiting for is computed unconditionally.
 
 use super::autotune::{MemoryLease, StageGauge, ThreadCount};
 use super::batching::Batching;
@@ -27,78 +27,78 @@ use std::thread;
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result};
 
-/// Elements that a worker takes at a time, at most.
+/// Maximum number of elements that a worker takes at a time.
 const CHUNK: usize = 64;
-/// And bytes of them: large elements pay for a lock each, and many of them ahead would leave the caches.
+/// Maximum size of a chunk in bytes: for large elements the lock is cheap, and larger chunks would exceed the caches.
 const CHUNK_BYTES: usize = 256 << 10;
-/// A chunk that takes less time than this is too small, one that takes more than the other too large.
+/// Chunks that take less time than this are enlarged, chunks that take longer than the maximum are reduced.
 const SHORT: Duration = Duration::from_micros(100);
 const LONG: Duration = Duration::from_millis(2);
-/// Elements that room is made for before they are there.
+/// Maximum number of slots allocated in advance.
 const AT_ONCE: usize = 1 << 12;
-/// States of the source are remembered at least this many elements apart, since taking one costs time.
+/// Minimum distance in elements between saved source states, since saving has a cost.
 const ANCHORS: u64 = 64;
 
-/// Opens one more random access to the same elements.
+/// Opens another random access to the same elements.
 pub(crate) type OpenAccess = Box<dyn Fn() -> Result<Option<Box<dyn RandomAccess>>> + Send + Sync>;
 
-/// A stage that is to compute ahead: which, in which run, with how many threads.
+/// Builder: stage, run and thread count of a prefetch.
 pub(crate) struct PrefetchBuilder {
     owner: StageId,
     run: PipelineRun,
     gauge: Arc<StageGauge>,
 }
 
-/// The taker's end.
+/// Consumer side of the prefetch.
 pub(crate) struct ParallelPrefetch {
     engine: Arc<PrefetchShared>,
-    /// Not yet running: what the workers will take from.
+    /// Source, before the threads are started.
     idle: Option<PrefetchIntake>,
     over: bool,
     current: VecDeque<Result<Sample>>,
     current_seq: u64,
     lease: Option<MemoryLease>,
-    /// Bytes of the element that was handed out last: whoever has it may still be using it.
+    /// Size in bytes of the element delivered last, which may still be in use.
     handed_out: usize,
     progress: DeliveryProgress,
-    /// The number behind the last batch, and how many elements that one lacks.
+    /// Index after the last batch, and how many elements it lacks.
     short: Option<(u64, u64)>,
 }
 
-/// What workers and taker share.
+/// State shared by workers and consumer.
 struct PrefetchShared {
     owner: StageId,
-    /// Where the feed is random access: another access for another worker.
+    /// For random access: opens another access for another worker.
     open: Option<OpenAccess>,
     run: PipelineRun,
     gauge: Arc<StageGauge>,
     f: Option<MapFn>,
-    /// What the workers hand out are batches of `f`'s results, put together where they were made.
+    /// Workers deliver batches of `f`'s results, stacked by the worker that computed them.
     batching: Option<Batching>,
     intake: Mutex<PrefetchIntake>,
     state: Mutex<PrefetchState>,
-    /// Signals the workers: there is room, or an end.
+    /// Signals the workers: room in the queue, or the end.
     room: Condvar,
-    /// Signals the taker: a slot is filled, or there will be no more.
+    /// Signals the consumer: a slot is filled, or no more will follow.
     ready: Condvar,
     ordered: bool,
 }
 
-/// Where the elements come from; one worker at a time.
+/// Source of the elements, used by one worker at a time.
 struct PrefetchIntake {
     feed: PrefetchFeed,
-    /// Number of the next element.
+    /// Index of the next element.
     seq: u64,
-    /// The first element that is to have the source's state with it.
+    /// Index of the first element that needs a saved source state.
     anchor_due: u64,
-    /// Elements that were handed out before the rest, in a run without order: (first, end).
+    /// Ranges already delivered ahead of others in an unordered run: (first, end).
     gaps: VecDeque<(u64, u64)>,
     ended: bool,
 }
 
 enum PrefetchFeed {
     Cursor(Box<dyn ElementCursor>),
-    /// Indices below the length; the first worker gets the access that is open already.
+    /// Indices below the length; the first worker uses the access that is already open.
     Access(Option<Box<dyn RandomAccess>>, Option<u64>),
 }
 
@@ -110,9 +110,9 @@ enum PrefetchWork {
 #[derive(Default)]
 struct PrefetchState {
     slots: VecDeque<PrefetchSlot>,
-    /// Number of the first slot.
+    /// Index of the first slot.
     base: u64,
-    /// Elements claimed and not yet taken.
+    /// Number of elements claimed and not yet consumed.
     in_flight: usize,
     chunk: usize,
     live: usize,
@@ -123,7 +123,7 @@ struct PrefetchState {
 struct PrefetchSlot {
     seq: u64,
     anchor: Option<IteratorState>,
-    /// Elements that its last batch lacks.
+    /// Number of elements that its last batch lacks.
     lacking: u64,
     content: SlotContent,
 }
@@ -135,14 +135,14 @@ enum SlotContent {
     Taken,
 }
 
-/// Which elements were handed out.
+/// Delivered elements.
 #[derive(Default)]
 struct DeliveryProgress {
-    /// All before this one.
+    /// All elements before this index are delivered.
     low: u64,
-    /// And these: first → end. Empty where order is kept.
+    /// Further delivered ranges: first → end. Empty for ordered runs.
     beyond: BTreeMap<u64, u64>,
-    /// States of the source, by element; the last at or before `low`, and later ones.
+    /// Source states by element index: the last one at or before `low`, and later ones.
     anchors: VecDeque<(u64, IteratorState)>,
 }
 
@@ -170,7 +170,7 @@ impl DeliveryProgress {
 }
 
 impl PrefetchBuilder {
-    /// `ahead`: how many elements; tuned where nobody says.
+    /// `ahead`: number of elements; `None` is tuned.
     pub fn new(
         owner: StageId,
         run: &PipelineRun,
@@ -180,18 +180,19 @@ impl PrefetchBuilder {
         PrefetchBuilder { gauge: run.tuner().gauge(&owner, threads, ahead), owner, run: run.clone() }
     }
 
-    /// Over random access: the workers compute any elements, side by side, each through an access of its own.
+    /// Prefetches from random access: workers compute elements in parallel, each through its own access.
     pub fn over_access(self, first: Box<dyn RandomAccess>, open: OpenAccess) -> ParallelPrefetch {
         let len = first.len();
         self.over(Some(open), (None, None), PrefetchFeed::Access(Some(first), len))
     }
 
-    /// Over a stream: one worker at a time takes elements from `up`; `f` of them is computed side by side.
+    /// Prefetches from a stream: one worker at a time reads from `up`; `f` runs in parallel.
     pub fn over_cursor(self, up: Box<dyn ElementCursor>, f: Option<MapFn>) -> ParallelPrefetch {
         self.over(None, (f, None), PrefetchFeed::Cursor(up))
     }
 
-    /// Batches of `f` of a stream's elements, `map` its stage for those who watch. Its states are those of `batch` over `map_parallel`.
+    /// Applies `f` and batches on the worker threads (fused map-and-batch); `map` is the id of the map stage. Saved
+    /// states equal those of `batch` after `map_parallel`.
     pub fn over_batches(
         self,
         up: Box<dyn ElementCursor>,
@@ -199,7 +200,7 @@ impl PrefetchBuilder {
         batching: Batching,
     ) -> ParallelPrefetch {
         let watch = self.run.watch().clone();
-        // The report still knows the function's own time.
+        // The report still lists the function's own time.
         let f: MapFn = Arc::new(move |s| watch.within(map, || f(s)));
         self.over(None, (Some(f), Some(batching)), PrefetchFeed::Cursor(up))
     }
@@ -259,7 +260,7 @@ impl ParallelPrefetch {
         self.spawn()
     }
 
-    /// Brings the number of threads up to what the gauge says; surplus ones end by themselves.
+    /// Starts threads up to the gauge's number; surplus threads end by themselves.
     fn spawn(&mut self) -> Result<()> {
         let wanted = self.engine.gauge.threads();
         loop {
@@ -274,13 +275,13 @@ impl ParallelPrefetch {
             let spawned = thread::Builder::new().name("systole-data".into()).spawn(move || engine.work());
             if let Err(e) = spawned {
                 lock(&self.engine.state).live -= 1;
-                // One thread does all the work too, only later.
+                // One thread also does all the work, only slower.
                 return if first { Err(no_thread(e)) } else { Ok(()) };
             }
         }
     }
 
-    /// Waits for the next chunk. `None`: there is none.
+    /// Waits for the next chunk; `None` at the end.
     fn take(&mut self) -> Option<Result<()>> {
         if let Err(e) = self.start().and_then(|()| self.spawn()) {
             self.over = true;
@@ -446,7 +447,7 @@ impl Drop for ParallelPrefetch {
 }
 
 impl PrefetchState {
-    /// The slot to take from next.
+    /// Returns the slot to consume next.
     fn next(&self, ordered: bool) -> Option<usize> {
         let is_filled =
             |s: &PrefetchSlot| matches!(s.content, SlotContent::Ready(..) | SlotContent::Panic(_));
@@ -464,7 +465,7 @@ impl PrefetchState {
     }
 }
 
-/// A worker's turn: the slot it is to fill, with what.
+/// Worker's claim: the slot to fill, and the elements to compute.
 struct WorkerClaim {
     number: u64,
     work: PrefetchWork,
@@ -494,7 +495,7 @@ impl PrefetchShared {
         }
     }
 
-    /// Waits for a turn at the source and for room, and takes a few elements. `None`: the worker is to end.
+    /// Waits for access to the source and for room, and claims a few elements. `None`: the worker should end.
     fn claim(&self, access: &mut Option<Box<dyn RandomAccess>>) -> Option<WorkerClaim> {
         let mut intake = lock(&self.intake);
         let (wanted, lease) = if intake.ended { None } else { self.room() }.or_else(|| {
@@ -546,7 +547,7 @@ impl PrefetchShared {
         }
     }
 
-    /// Waits until elements may be computed: how many, and the memory for them. `None`: stop.
+    /// Waits until elements may be computed; returns their number and memory lease. `None`: stop.
     fn room(&self) -> Option<(usize, MemoryLease)> {
         let mut state = lock(&self.state);
         let mut since = None;
@@ -566,7 +567,7 @@ impl PrefetchShared {
                 self.gauge.short_of_memory.fetch_add(1, Relaxed);
                 state.chunk = 1;
                 since.get_or_insert_with(Instant::now);
-                // Another stage may give memory back without knowing of this one.
+                // Another stage may return memory without notifying this one.
                 let wait = self.room.wait_timeout(state, Duration::from_millis(2));
                 state = wait.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
@@ -613,7 +614,7 @@ impl PrefetchShared {
         } else if took < SHORT && state.chunk < CHUNK {
             let larger = 2 * state.chunk;
             let bytes = self.gauge.element_bytes.load(Relaxed).saturating_mul(larger);
-            // Several chunks must fit the queue, or the threads would wait for each other.
+            // Several chunks must fit into the queue; otherwise the threads would wait for each other.
             if bytes <= CHUNK_BYTES && self.gauge.stretch(4 * larger * threads) {
                 state.chunk = larger;
             }
@@ -629,7 +630,7 @@ impl PrefetchShared {
 }
 
 impl PrefetchIntake {
-    /// The number of the next element that was not handed out before.
+    /// Returns the index of the next element not yet delivered.
     fn next_seq(&mut self) -> u64 {
         let mut seq = self.seq;
         while let Some(&(first, end)) = self.gaps.front().filter(|(first, _)| *first <= seq) {
@@ -642,15 +643,15 @@ impl PrefetchIntake {
         seq
     }
 
-    /// The source's state before element `seq`, if it is time to take one.
+    /// Returns the source's state before element `seq`, if one is due.
     fn due_anchor(&mut self, seq: u64, ordered: bool) -> Option<IteratorState> {
         let PrefetchFeed::Cursor(up) = &self.feed else { return None };
-        // Without order any chunk may be the first that is missing.
+        // In an unordered run any chunk may be the first missing one.
         if ordered && seq < self.anchor_due {
             return None;
         }
         let state = up.save();
-        // A state that is expensive to take is taken less often.
+        // An expensive state is saved less often.
         self.anchor_due = seq + (state.size() as u64).max(ANCHORS);
         Some(state)
     }
@@ -677,7 +678,7 @@ impl PrefetchIntake {
     }
 }
 
-/// What [`ParallelPrefetch`] over a stream does, on the calling thread; the states are the same.
+/// [`ParallelPrefetch`] from a stream on the calling thread; the saved states are the same.
 pub(crate) struct InlinePrefetch {
     pub up: Box<dyn ElementCursor>,
     pub f: Option<MapFn>,
@@ -711,13 +712,13 @@ impl ElementCursor for InlinePrefetch {
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::Data, "a stage that had random access has none any more")
+    Error::new(ErrorKind::Data, "random access is no longer available")
 }
 
 fn no_thread(e: std::io::Error) -> Error {
     Error::new(ErrorKind::Io, "cannot start a thread of the input pipeline")
         .because(e.to_string())
-        .hint("raise the limit on threads, or run the pipeline with .debug()")
+        .hint("raise the thread limit, or run the pipeline with .debug()")
 }
 
 #[cfg(test)]
@@ -727,7 +728,7 @@ mod tests {
     use std::time::Duration;
     use systole_base::{DType, TensorType};
 
-    /// Takes a time that differs from element to element, so that threads overtake each other.
+    /// Takes a different time for each element, so that threads overtake each other.
     fn uneven(s: Sample) -> Sample {
         let i = s.get("x").unwrap().get(0).as_i64() as u64;
         std::thread::sleep(Duration::from_micros(i * 7919 % 300));

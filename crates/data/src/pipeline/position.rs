@@ -1,56 +1,57 @@
-//! [`IteratorState`]: where a running pipeline stands, as a small tree of integers; [`PipelinePosition`]: where a whole run does.
+//! Resumable positions of a pipeline: [`PipelinePosition`] and [`IteratorState`].
 //!
-//! A state holds no elements: what a stage had buffered is read again from the state of the stage above. It is
-//! text to the outside (`epoch:taken@1.7(12)`), so that a checkpoint of any format can hold it.
+//! [`IteratorState`] is the state of a cursor as a small tree of integers, [`PipelinePosition`] the state of a run. A state
+//! contains no elements: buffered elements are read again from the upstream state. Its text form
+//! (`epoch:taken@1.7(12)`) can be stored in a checkpoint of any format.
 
 use std::fmt;
 use std::str::FromStr;
 use systole_base::{Error, ErrorKind, Result};
 
-/// Deeper trees are not made by any pipeline and are refused when they are read.
+/// Maximum depth accepted when parsing; no pipeline produces deeper trees.
 const MAX_DEPTH: usize = 64;
 
-/// Where a cursor stands: its own numbers, and the states of the stages above it.
+/// State of a cursor: its own numbers, and the states of the upstream stages.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IteratorState {
-    /// What the stage itself counts.
+    /// Counters of the stage itself.
     pub numbers: Vec<u64>,
-    /// The stages above, in the stage's own order.
+    /// States of the upstream stages, in the stage's order.
     pub inner: Vec<IteratorState>,
 }
 
 impl IteratorState {
-    /// The state of a source: only numbers.
+    /// Creates the state of a source: only numbers.
     pub fn at(numbers: impl Into<Vec<u64>>) -> IteratorState {
         IteratorState { numbers: numbers.into(), inner: Vec::new() }
     }
 
-    /// The same with the state of one more stage above.
+    /// Adds the state of an upstream stage.
     pub fn over(mut self, inner: IteratorState) -> IteratorState {
         self.inner.push(inner);
         self
     }
 
-    /// Number `i`. Errors when the state was taken from another pipeline.
+    /// Returns number `i`. Errors if the state belongs to another pipeline.
     pub fn number(&self, i: usize) -> Result<u64> {
         self.numbers.get(i).copied().ok_or_else(foreign)
     }
 
-    /// The state of the stage `i` above. Errors when the state was taken from another pipeline.
+    /// Returns the state of upstream stage `i`. Errors if the state belongs to another pipeline.
     pub fn above(&self, i: usize) -> Result<&IteratorState> {
         self.inner.get(i).ok_or_else(foreign)
     }
 
-    /// Numbers in the whole tree: what it costs to keep.
+    /// Number of integers in the whole tree: its storage cost.
     pub fn size(&self) -> usize {
         1 + self.numbers.len() + self.inner.iter().map(IteratorState::size).sum::<usize>()
     }
 }
 
-/// The error of a state that does not fit.
+/// Returns the error for a state of another pipeline.
 pub(crate) fn foreign() -> Error {
     Error::new(ErrorKind::Data, "this data position belongs to another pipeline")
-        .hint("resume with the pipeline and the data that the position was taken from")
+        .hint("resume with the same pipeline and data")
 }
 
 impl fmt::Display for IteratorState {
@@ -118,26 +119,26 @@ impl PositionParser<'_> {
 
 fn unreadable(text: &str) -> Error {
     let shown: String = text.chars().take(60).collect();
-    Error::new(ErrorKind::Data, format!("{shown:?} is not a data position"))
-        .because("it is written as epoch:taken or epoch:taken@place")
+    Error::new(ErrorKind::Data, format!("invalid data position {shown:?}"))
+        .because("the expected form is epoch:taken or epoch:taken@place")
 }
 
-/// Where a run of a pipeline stands. Shown as `epoch:taken@state`, and parses back.
+/// Position in a run of a pipeline. Displays as and parses from `epoch:taken@state`.
 ///
-/// `epoch:taken` alone is enough to continue: then the elements before are produced again where a stage cannot
-/// seek. With the state every stage goes there at once.
+/// `epoch:taken` alone is enough to resume: stages that cannot seek then produce the earlier elements again. With the
+/// state, every stage resumes directly.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PipelinePosition {
-    /// The epoch at which the run began.
+    /// Epoch in which the run started.
     pub epoch: u64,
-    /// Elements yielded since (errors count).
+    /// Number of elements yielded since then (including errors).
     pub taken: u64,
-    /// Where each stage stands.
+    /// State of each stage.
     pub state: Option<IteratorState>,
 }
 
 impl PipelinePosition {
-    /// After `taken` elements of a run that began at `epoch`.
+    /// Creates the position after `taken` elements of a run that started in `epoch`.
     pub fn new(epoch: u64, taken: u64) -> PipelinePosition {
         PipelinePosition { epoch, taken, state: None }
     }

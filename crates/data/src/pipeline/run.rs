@@ -1,5 +1,4 @@
-//! [`PipelineRun`]: what the stages of one running pipeline share: the epoch, the options, the memory budget, the tuner and
-//! whoever is watching.
+//! [`PipelineRun`]: context shared by the stages of one running pipeline: epoch, options, memory budget, tuner, observer.
 
 use super::autotune::{MemoryBudget, PipelineTuner, free_memory};
 use super::options::DatasetOptions;
@@ -9,7 +8,7 @@ use crate::mutex::lock;
 use std::sync::{Arc, Mutex};
 use std::thread::available_parallelism;
 
-/// One run of a pipeline, as its stages see it. Cheap to clone.
+/// Context of one run of a pipeline, passed to its stages. Cheap to clone.
 #[derive(Clone)]
 pub struct PipelineRun {
     epoch: u64,
@@ -26,7 +25,7 @@ struct PipelineRunInner {
 }
 
 impl PipelineRun {
-    /// A run of these stages; `watch` in place of what the options ask to be measured.
+    /// Creates a run of these stages; `watch` replaces the measuring set in the options.
     pub(crate) fn new(
         stages: StageList,
         options: DatasetOptions,
@@ -53,7 +52,7 @@ impl PipelineRun {
         }
     }
 
-    /// A run that only looks at the first element: no threads, nothing measured.
+    /// Creates a run that only inspects the first element: no threads, no measuring.
     pub(crate) fn inspecting() -> PipelineRun {
         let shared = PipelineRunInner {
             deterministic: true,
@@ -66,17 +65,17 @@ impl PipelineRun {
         PipelineRun { epoch: 0, shared: Arc::new(shared) }
     }
 
-    /// The epoch that the stage is to yield.
+    /// Returns the epoch that the stage should yield.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The same run at another epoch, for the stages above.
+    /// Returns the same run in another epoch, for upstream stages.
     pub fn at_epoch(&self, epoch: u64) -> PipelineRun {
         PipelineRun { epoch, shared: self.shared.clone() }
     }
 
-    /// False when everything is to run on the calling thread.
+    /// Whether threads may be used; otherwise everything runs on the calling thread.
     pub fn has_threads(&self) -> bool {
         self.shared.threads
     }
@@ -86,7 +85,7 @@ impl PipelineRun {
         self.shared.deterministic
     }
 
-    /// Keeps what the user should know for the report, once.
+    /// Adds a note to the report, once.
     pub(crate) fn note(&self, text: String) {
         let mut notes = lock(&self.shared.notes);
         if !notes.contains(&text) {

@@ -1,6 +1,6 @@
-//! Watching a run: how long each stage takes ([`StageMeter`]), or what each stage makes of one element ([`ElementTrace`]).
+//! Instrumentation of a run: time of each stage ([`StageMeter`]), or the outputs of each stage for one element ([`ElementTrace`]).
 //!
-//! A watched stage's cursor or access is wrapped; where nothing watches there is no wrapper and no cost.
+//! An instrumented stage's cursor or access is wrapped; without instrumentation there is no wrapper and no cost.
 
 use super::cursor::{ElementCursor, RandomAccess};
 use super::stage_ids::StageList;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result};
 
-/// Who is watching.
+/// Instrumentation of a run.
 #[derive(Clone, Default)]
 pub(crate) enum RunObserver {
     #[default]
@@ -22,7 +22,7 @@ pub(crate) enum RunObserver {
 }
 
 impl RunObserver {
-    /// Times one of `every` calls that no other contains.
+    /// Measures one of `every` outermost calls.
     pub fn meter(stages: StageList, every: u32) -> RunObserver {
         let rows = stages.labels.iter().map(|_| StageTime::default()).collect();
         let zero = || AtomicU64::new(0);
@@ -43,7 +43,7 @@ impl RunObserver {
         matches!(self, RunObserver::Trace(_))
     }
 
-    /// The access of the stage at `address`, watched.
+    /// Instruments the access of the stage at `address`.
     pub fn access(&self, address: usize, access: Box<dyn RandomAccess>) -> Box<dyn RandomAccess> {
         match self.id(address) {
             Some(id) => Box::new(ObservedStage { inner: access, watch: self.clone(), id }),
@@ -51,7 +51,7 @@ impl RunObserver {
         }
     }
 
-    /// The cursor of the stage at `address`, watched.
+    /// Instruments the cursor of the stage at `address`.
     pub fn cursor(&self, address: usize, cursor: Box<dyn ElementCursor>) -> Box<dyn ElementCursor> {
         match self.id(address) {
             Some(id) => Box::new(ObservedStage { inner: cursor, watch: self.clone(), id }),
@@ -59,7 +59,8 @@ impl RunObserver {
         }
     }
 
-    /// `None`: not watched, or a stage that was made while running (inside flat_map or interleave).
+    /// Returns the stage's id; `None`: not instrumented, or a stage created while running (inside flat_map or
+    /// interleave).
     pub fn id(&self, address: usize) -> Option<usize> {
         match self {
             RunObserver::Off => None,
@@ -68,7 +69,7 @@ impl RunObserver {
         }
     }
 
-    /// Work of stage `id` that is done outside its cursor, on a thread of its own.
+    /// Measures work of stage `id` that runs outside its cursor, on another thread.
     pub fn aside<T>(&self, id: Option<usize>, work: impl FnOnce() -> T) -> T {
         match (self, id) {
             (RunObserver::Meter(meter), Some(id)) => meter.time(id, work),
@@ -76,7 +77,7 @@ impl RunObserver {
         }
     }
 
-    /// One element's work of stage `id`, done within that of another stage.
+    /// Measures one element's work of stage `id` that runs within another stage.
     pub fn within<T>(&self, id: Option<usize>, work: impl FnOnce() -> T) -> T {
         let (RunObserver::Meter(meter), Some(id)) = (self, id) else { return work() };
         meter.time(id, || {
@@ -87,7 +88,7 @@ impl RunObserver {
         })
     }
 
-    /// Does not count time that the stage now being timed on this thread only waited.
+    /// Excludes time that the stage being timed on this thread only waited.
     pub fn leave_out(&self, nanos: u64) {
         if let RunObserver::Meter(_) = self {
             ABOVE.set(ABOVE.get() + nanos);
@@ -114,11 +115,11 @@ impl RunObserver {
     }
 }
 
-/// Time and elements of each stage.
+/// Time and element count of each stage.
 pub(crate) struct StageMeter {
     stages: StageList,
     rows: Vec<StageTime>,
-    /// Of the calls that no other contains one of so many is timed, with all that it contains.
+    /// Sampling interval: one of this many outermost calls is timed, including nested calls.
     every: u32,
     calls: AtomicU64,
     timed: AtomicU64,
@@ -131,14 +132,14 @@ struct StageTime {
 }
 
 thread_local! {
-    /// Time of the stages above, within the call that is being timed on this thread.
+    /// Time of upstream stages within the call being timed on this thread.
     static ABOVE: Cell<u64> = const { Cell::new(0) };
-    /// Whether the call that runs on this thread is timed, and how many calls that no other contains there were.
+    /// Whether the current call on this thread is timed, and the number of outermost calls.
     static TIMING: Cell<ThreadTiming> = const { Cell::new(ThreadTiming::Outside) };
     static CALLS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Whether a thread is inside a call of a stage, and whether that one is timed.
+/// Whether a thread is inside a stage call, and whether that call is timed.
 #[derive(Clone, Copy, PartialEq)]
 enum ThreadTiming {
     Outside,
@@ -147,7 +148,7 @@ enum ThreadTiming {
 }
 
 impl StageMeter {
-    /// Times a call, or leaves it out with all that it contains.
+    /// Times a call, or skips it including nested calls.
     fn time<T>(&self, id: usize, work: impl FnOnce() -> T) -> T {
         match TIMING.get() {
             ThreadTiming::Skipped => return work(),
@@ -169,7 +170,7 @@ impl StageMeter {
         out
     }
 
-    /// Adds what `work` takes, less what the stages above take within it.
+    /// Adds the time of `work`, less that of upstream stages within it.
     fn add<T>(&self, id: usize, work: impl FnOnce() -> T) -> T {
         let outer = ABOVE.replace(0);
         let start = Instant::now();
@@ -180,7 +181,7 @@ impl StageMeter {
         out
     }
 
-    /// Label, own time and elements of each stage, sources first; estimates where not every call was timed.
+    /// Returns label, own time and elements of each stage, sources first; estimates if not every call was timed.
     pub fn rows(&self) -> Vec<(String, Duration, u64)> {
         let scale = self.calls.load(Relaxed) as f64 / self.timed.load(Relaxed).max(1) as f64;
         let whole = |x: &AtomicU64| (x.load(Relaxed) as f64 * scale) as u64;
@@ -192,14 +193,14 @@ impl StageMeter {
     }
 }
 
-/// What stages yielded, in the order in which they did.
+/// Outputs of stages, in order.
 pub(crate) struct ElementTrace {
     stages: StageList,
     seen: Mutex<Vec<(usize, Result<Sample>)>>,
 }
 
 impl ElementTrace {
-    /// Takes what was seen since the last call: (label, element).
+    /// Returns and clears the recorded outputs: (label, element).
     pub fn drain(&self) -> Vec<(String, Result<Sample>)> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.drain(..).map(|(id, item)| (self.stages.labels[id].clone(), item)).collect()
@@ -220,7 +221,7 @@ impl RandomAccess for ObservedStage<Box<dyn RandomAccess>> {
     fn get(&mut self, index: u64) -> Result<Sample> {
         let inner = &mut self.inner;
         let item = self.watch.observe(self.id, || Some(inner.get(index)));
-        item.unwrap_or_else(|| Err(Error::new(ErrorKind::Bug, "a watched element was lost")))
+        item.unwrap_or_else(|| Err(Error::new(ErrorKind::Bug, "an instrumented element was lost")))
     }
 }
 

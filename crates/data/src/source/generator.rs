@@ -1,4 +1,4 @@
-//! `from_generator`: samples from a closure that starts an iterator, once for each epoch.
+//! `from_generator`: samples from a closure that returns an iterator for each epoch.
 
 use crate::Dataset;
 use crate::pipeline::{DatasetStage, ElementCursor, IteratorState, PipelineRun, replay};
@@ -7,7 +7,8 @@ use std::sync::Arc;
 use systole_base::Result;
 
 impl Dataset {
-    /// The samples that `start` yields; it is called anew for each epoch and must yield the same each time.
+    /// Creates a dataset from the samples that `start` returns; it is called once per epoch and must yield the same
+    /// samples.
     pub fn from_generator<I>(start: impl Fn() -> I + Send + Sync + 'static) -> Dataset
     where
         I: Iterator<Item = Result<Sample>> + Send + 'static,
@@ -59,7 +60,7 @@ impl ElementCursor for GeneratorCursor {
         IteratorState::at([self.at])
     }
 
-    // An iterator cannot seek: it replays to its place.
+    // An iterator cannot seek: it is replayed.
     fn restore(&mut self, state: &IteratorState) -> Result<()> {
         replay(self, state)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use systole_base::{Literal, Result};
 
 impl Dataset {
-    /// `0, 1, … n-1` as samples of one field, `value: i64[]`.
+    /// Creates a dataset of `0, 1, … n-1` with one field, `value: i64[]`.
     pub fn range(n: u64) -> Dataset {
         Dataset::new(RangeStage { n })
     }

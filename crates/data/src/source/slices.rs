@@ -8,10 +8,10 @@ use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result};
 
 impl Dataset {
-    /// `name: T[N, …] → N samples of name: T[…]`: slices along the first dimension, without copying the whole.
+    /// Slices arrays along the first dimension: `name: T[N, …] → N samples of name: T[…]`, without copying the whole.
     ///
     /// # Errors
-    /// When there is no field, a field has rank 0, or the first dimensions differ (names both).
+    /// If there is no field, a field has rank 0, or the first dimensions differ (names both).
     pub fn from_tensor_slices<N: Into<Arc<str>>>(
         fields: impl IntoIterator<Item = (N, Literal)>,
     ) -> Result<Dataset> {
@@ -21,7 +21,7 @@ impl Dataset {
         Ok(Dataset::new(SlicesStage::new(source.into(), fields)?))
     }
 
-    /// [`Dataset::from_tensor_slices`] under a name of its own, which error messages then use.
+    /// [`Dataset::from_tensor_slices`] with a source name for error messages.
     pub fn from_named_slices<N: Into<Arc<str>>>(
         source: impl Into<Arc<str>>,
         fields: impl IntoIterator<Item = (N, Literal)>,
@@ -49,10 +49,10 @@ impl SlicesStage {
     }
 }
 
-/// The common first dimension of some arrays.
+/// Returns the common first dimension of arrays.
 pub(crate) fn rows(fields: Vec<(&str, &Literal)>) -> Result<usize> {
     let Some((first, rest)) = fields.split_first() else {
-        return Err(Error::new(ErrorKind::Data, "there are no fields to take rows of"));
+        return Err(Error::new(ErrorKind::Data, "there are no fields"));
     };
     for (name, x) in &fields {
         if x.ty().rank() == 0 {
@@ -66,12 +66,12 @@ pub(crate) fn rows(fields: Vec<(&str, &Literal)>) -> Result<usize> {
             ErrorKind::Data,
             format!("{} and {name} have different numbers of elements", first.0),
         )
-        .because(format!("{} is {}, {name} is {}", first.0, first.1.ty(), x.ty()))
-        .hint("the first dimensions must agree: one row of each makes an element")),
+        .because(format!("{} is {}, but {name} is {}", first.0, first.1.ty(), x.ty()))
+        .hint("make the first dimensions equal: each element is one row of every field")),
     }
 }
 
-/// Row `i`, copied.
+/// Returns a copy of row `i`.
 pub(crate) fn slice(x: &Literal, i: usize) -> Result<Literal> {
     let ty = x.ty().with_shape(&x.shape().dims()[1..]);
     let size = ty.bytes();

@@ -1,5 +1,6 @@
-//! `tfrecord`: the records of TFRecord files, as `record: ui8[n]`, one file after the other; or, where the files are
-//! plain and an index of them fits in memory, any record at once.
+//! `tfrecord`: records of TFRecord files, as `record: ui8[n]`.
+//!
+//! Reads sequentially, or with random access through an index, for plain files.
 
 use crate::format::tfrecord::{
     FOOTER, HEADER, OnCorrupt, TfRecordCompression, TfRecordReader, little_endian,
@@ -16,26 +17,25 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use systole_base::{Error, ErrorKind, Literal, Result};
 
-/// How [`Dataset::tfrecord_with`] reads.
+/// Options of [`Dataset::tfrecord_with`].
 #[derive(Clone, Debug, Default)]
 pub struct TfRecordOptions {
-    /// What is around the files.
+    /// Compression of the files.
     pub compression: TfRecordCompression,
-    /// What to do about damaged records.
+    /// Policy for damaged records.
     pub on_corrupt: OnCorrupt,
-    /// Reads through the files once for an index (16 bytes a record), and then any record at once: so that a shuffle
-    /// is a true one of all records without a buffer, and threads read side by side. Needs plain files and
-    /// [`OnCorrupt::Fail`].
+    /// Builds an index in one pass (16 bytes per record) and then reads any record directly: shuffling is uniform over
+    /// all records without a buffer, and threads read in parallel. Requires plain files and [`OnCorrupt::Fail`].
     pub random_access: bool,
 }
 
 impl Dataset {
-    /// The records of a TFRecord file, or of several: `record: ui8[n]`. Gzip and zlib are recognised.
+    /// Creates a dataset of the records of TFRecord files: `record: ui8[n]`. Gzip and zlib are detected.
     pub fn tfrecord<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Dataset {
         Dataset::tfrecord_with(files, TfRecordOptions::default())
     }
 
-    /// [`Dataset::tfrecord`] with every option.
+    /// [`Dataset::tfrecord`] with all options.
     pub fn tfrecord_with<P: Into<PathBuf>>(
         files: impl IntoIterator<Item = P>,
         options: TfRecordOptions,
@@ -101,9 +101,9 @@ impl DatasetStage for TfRecordStage {
 struct TfRecordCursor {
     files: Arc<Vec<PathBuf>>,
     options: TfRecordOptions,
-    /// The file that is open, or is to be opened next.
+    /// Index of the file that is open, or to be opened next.
     at: usize,
-    /// Records left out in the files before.
+    /// Number of records skipped in earlier files.
     left_out: u64,
     open: Option<(TfRecordReader, Arc<str>)>,
     field: Arc<str>,
@@ -117,7 +117,7 @@ impl TfRecordCursor {
         let Some(path) = self.files.get(self.at) else { return Ok(false) };
         match TfRecordReader::open(path, self.options.compression, self.options.on_corrupt.clone()) {
             Ok(mut reader) => {
-                // The quota is for the whole source.
+                // The quota applies to the whole source.
                 reader.carry(self.left_out);
                 self.open = Some((reader, path.display().to_string().into()));
                 Ok(true)
@@ -187,11 +187,11 @@ impl ElementCursor for TfRecordCursor {
     }
 }
 
-/// Where every record's data lie: (file, first byte, length).
+/// Index of all records: file, offset of the data, length.
 struct RecordIndex {
     files: Arc<Vec<PathBuf>>,
     names: Vec<Arc<str>>,
-    /// Number of the first record of each file.
+    /// Index of the first record of each file.
     starts: Vec<u64>,
     records: Vec<(u32, u64)>,
 }
@@ -199,18 +199,24 @@ struct RecordIndex {
 impl RecordIndex {
     fn of(files: &Arc<Vec<PathBuf>>, options: &TfRecordOptions) -> Result<RecordIndex> {
         let OnCorrupt::Fail = options.on_corrupt else {
-            return Err(Error::new(ErrorKind::Config, "records that may be left out have no fixed numbers")
-                .because("random access reads any record by its number")
-                .hint("read the files in order, or write them anew without the damaged records"));
+            return Err(Error::new(
+                ErrorKind::Config,
+                "random access cannot be combined with skipping damaged records",
+            )
+            .because("random access needs fixed record numbers")
+            .hint("read the files in order, or rewrite them without the damaged records"));
         };
         let mut index =
             RecordIndex { files: files.clone(), names: Vec::new(), starts: Vec::new(), records: Vec::new() };
         for (i, path) in files.iter().enumerate() {
             let mut reader = TfRecordReader::open(path, options.compression, OnCorrupt::Fail)?;
             if reader.is_packed() {
-                return Err(Error::new(ErrorKind::Config, "a compressed file has no random access")
-                    .at(path.display().to_string())
-                    .hint("unpack it, or read it in order"));
+                return Err(Error::new(
+                    ErrorKind::Config,
+                    "a compressed file does not support random access",
+                )
+                .at(path.display().to_string())
+                .hint("decompress it, or read it in order"));
             }
             index.starts.push(index.records.len() as u64);
             index.names.push(path.display().to_string().into());
@@ -241,7 +247,7 @@ impl TfRecordAccess {
             self.open = Some((file, opened));
         }
         let Some((_, open)) = &mut self.open else { return Err(foreign()) };
-        let wrong = |e| Error::io("cannot read", path, e).hint("the file changed while it was in use");
+        let wrong = |e| Error::io("cannot read", path, e).hint("do not change the file while it is in use");
         let mut header = [0; HEADER];
         open.seek(SeekFrom::Start(offset)).and_then(|_| open.read_exact(&mut header)).map_err(wrong)?;
         let len = little_endian(&header[..8]);
@@ -281,7 +287,7 @@ mod tests {
     use crate::format::tfrecord::TfRecordWriter;
     use crate::stage::test::resumes;
 
-    /// Three files of 7 records, record `i` holding the byte `i` ten times; the second gzip.
+    /// Three files of 7 records, record `i` with the byte `i` ten times; the second gzip.
     fn files(name: &str, gzip: bool) -> (PathBuf, Vec<PathBuf>) {
         let dir = std::env::temp_dir().join(format!("systole-records-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
@@ -348,7 +354,7 @@ mod tests {
         let items: Vec<_> = with(1).iter().collect();
         assert_eq!(items.iter().filter(|i| i.is_err()).count(), 1);
         let e = items.into_iter().find_map(Result::err).unwrap().to_string();
-        assert!(e.contains("1.tfrecord, record 3, byte 78") && e.contains("left out already"), "{e}");
+        assert!(e.contains("1.tfrecord, record 3, byte 78") && e.contains("already skipped"), "{e}");
         let missing = Dataset::tfrecord([dir.join("none"), paths[2].clone()]);
         let items: Vec<_> = missing.iter().collect();
         assert!(items.len() == 8 && items[0].is_err(), "a file that is not there is one error");

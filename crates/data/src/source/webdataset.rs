@@ -1,4 +1,4 @@
-//! WebDataset shards: TAR archives in which the files of one sample stand together, `0001.jpg`, `0001.cls`.
+//! WebDataset shards: TAR archives in which the files of a sample are adjacent: `0001.jpg`, `0001.cls`.
 
 use crate::format::tar::{TarEntry, TarReader};
 use crate::input_file::InputFile;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use systole_base::{Error, Literal, Result};
 
 impl Dataset {
-    /// The samples of WebDataset shards: `key: ui8[n]` (the path up to the first dot of the file's name), and for each
-    /// of its files a field of bytes, `ui8[n]`, under what follows that dot (`jpg`, `cls`, `seg.png`). Gzip is
-    /// recognised. [`crate::decode_image`] makes pictures of such fields.
+    /// Creates a dataset of the samples of WebDataset shards: `key: ui8[n]` (the path up to the first dot of the file
+    /// name), and for each file of the sample a byte field, `ui8[n]`, named by the part after that dot (`jpg`, `cls`,
+    /// `seg.png`). Gzip is detected. [`crate::decode_image`] decodes such fields.
     pub fn webdataset<P: Into<PathBuf>>(shards: impl IntoIterator<Item = P>) -> Dataset {
         Dataset::new(Shards { files: Arc::new(shards.into_iter().map(Into::into).collect()) })
     }
@@ -43,9 +43,9 @@ struct WebDatasetCursor {
 struct OpenTarShard {
     name: Arc<str>,
     reader: TarReader<Box<dyn Read + Send>>,
-    /// The first file of the next sample, which ended the last one.
+    /// First file of the next sample, already read.
     waiting: Option<TarEntry>,
-    /// Where the next sample begins, and its number.
+    /// Offset of the next sample.
     offset: u64,
     index: u64,
     over: bool,
@@ -71,7 +71,7 @@ impl OpenTarShard {
         Ok(OpenTarShard { name: name.into(), reader, waiting: None, offset, index, over: false })
     }
 
-    /// The next sample; `None` at the end of the shard.
+    /// Returns the next sample; `None` at the end of the shard.
     fn next(&mut self) -> Option<Result<Sample>> {
         let first = match self.waiting.take() {
             Some(entry) => entry,
@@ -117,7 +117,7 @@ impl OpenTarShard {
     }
 }
 
-/// Key and field of a file: `a/0001.seg.png` is field `seg.png` of `a/0001`.
+/// Splits a path into key and field: `a/0001.seg.png` is field `seg.png` of `a/0001`.
 fn split(path: &str) -> (&str, &str) {
     let name = path.rfind('/').map_or(0, |i| i + 1);
     match path[name..].find('.') {

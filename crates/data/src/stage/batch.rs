@@ -1,4 +1,4 @@
-//! `batch`: consecutive samples stacked along a new first dimension.
+//! `batch`: stacks consecutive samples along a new leading dimension.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -10,18 +10,18 @@ use std::ops::Range;
 use systole_base::Result;
 
 impl Dataset {
-    /// `name: T[…] → name: T[n, …]`; the last batch may be smaller.
+    /// Stacks `n` samples: `name: T[…] → name: T[n, …]`; the last batch may be smaller.
     pub fn batch(&self, n: usize) -> Dataset {
         self.batch_share(n, None)
     }
 
-    /// As [`Dataset::batch`], where only some rows of each batch are wanted: those of one of several hosts. Shapes and positions
-    /// are those of whole batches. Where elements can be had one by one, only wanted ones are read and computed, and the
-    /// other rows are zeros; from a stream (TFRecord files, `filter`, …) all are. No stage below may mix rows.
+    /// Like [`Dataset::batch`], but fills only some rows of each batch: those that one of several hosts needs. Shapes
+    /// and positions are those of whole batches. With random access only the needed rows are computed, and the others
+    /// are zeros; from a stream (TFRecord files, `filter`, …) all are. No later stage may mix rows.
     ///
     /// ```
-    /// use systole_data::{Dataset, Share};
-    /// let last = Dataset::range(8).batch_share(4, Some(Share { parts: 1..2, of: 2 }));
+    /// use systole_data::{BatchShare, Dataset};
+    /// let last = Dataset::range(8).batch_share(4, Some(BatchShare { parts: 1..2, of: 2 }));
     /// let batch = last.iter().next().unwrap()?;
     /// assert_eq!(batch.get("value")?.to_f32s(), [0.0, 0.0, 2.0, 3.0]);
     /// # Ok::<(), systole_base::Error>(())
@@ -31,7 +31,7 @@ impl Dataset {
         self.then(|up| BatchStage { up, batching, share })
     }
 
-    /// `name: T[…] → name: T[n, …]`; elements that do not fill a batch are dropped.
+    /// Stacks `n` samples: `name: T[…] → name: T[n, …]`; an incomplete last batch is dropped.
     pub fn batch_drop_remainder(&self, n: usize) -> Dataset {
         let batching = Batching { size: n, drop_remainder: true };
         self.then(|up| BatchStage { up, batching, share: None })
@@ -41,28 +41,28 @@ impl Dataset {
 pub(crate) struct BatchStage {
     pub up: StageNode,
     pub batching: Batching,
-    /// Which rows are wanted; the others may be anything.
+    /// Rows that are needed; the others may contain anything.
     pub share: Option<BatchShare>,
 }
 
-/// Of each batch that divides into `of` equal parts, some parts: what one of several hosts needs of it.
+/// Part of each batch that one of several hosts needs: some of `of` equal parts, if the batch divides evenly.
 ///
 /// ```
-/// use systole_data::Share;
-/// let half = Share { parts: 2..4, of: 4 };
+/// use systole_data::BatchShare;
+/// let half = BatchShare { parts: 2..4, of: 4 };
 /// assert_eq!(half.rows(64), 32..64);
 /// assert_eq!(half.rows(7), 0..7); // what does not divide is everybody's
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchShare {
-    /// The parts, from 0.
+    /// Indices of the parts, from 0.
     pub parts: Range<usize>,
-    /// How many parts there are.
+    /// Number of equal parts.
     pub of: usize,
 }
 
 impl BatchShare {
-    /// The rows of a batch of `size`.
+    /// Returns the rows of a batch of `size`.
     pub fn rows(&self, size: usize) -> Range<usize> {
         let fits = self.parts.start < self.parts.end && self.parts.end <= self.of;
         if !fits || !size.is_multiple_of(self.of) {
@@ -104,7 +104,7 @@ impl DatasetStage for BatchStage {
         if let Some((up, f, threads)) = self.up.mapped()
             && self.is_ahead(run)
         {
-            // The threads of the map put the batches together too: an element never leaves its core's cache.
+            // The map's threads also assemble the batches: an element stays in its core's cache.
             let ahead = PrefetchBuilder::new(StageId::of(self), run, threads, None);
             let (up, map) = (open(&up, run)?, run.watch().id(StageId::of(&*self.up).address));
             return Ok(Box::new(ahead.over_batches(up, (f, map), self.batching)));
@@ -142,7 +142,7 @@ impl RandomAccess for BatchAccess {
     }
 
     fn get(&mut self, index: u64) -> Result<Sample> {
-        // Saturating: a damaged checkpoint may ask for any position in an endless pipeline.
+        // Saturating: a damaged checkpoint may request any position in an endless pipeline.
         let start = index.saturating_mul(self.size);
         let count = self.size.min(self.up.len().map_or(u64::MAX, |n| n - start));
         let wanted = self.share.as_ref().map_or(0..count as usize, |share| share.rows(count as usize));

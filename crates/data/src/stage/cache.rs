@@ -1,8 +1,10 @@
-//! `cache`: keeps the elements of epoch 0 in memory, shared by all iterators of the dataset, and yields them in
-//! every epoch. What is random above it is frozen, as in tf.data. Errors are not kept.
+//! `cache`: keeps the elements of the first epoch in memory and yields them in every epoch.
 //!
-//! Over random access each element is kept when it is first read, so a shuffle below still seeks; over a
-//! stream the elements are kept once somebody has walked to its end.
+//! The cache is shared by all iterators of the dataset. Random upstream stages are frozen, as in tf.data. Errors are
+//! not cached.
+//!
+//! With random access each element is cached when first read, so a later shuffle still seeks; a stream is cached once
+//! it has been read to its end.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -69,13 +71,13 @@ impl DatasetStage for CacheStage {
     }
 }
 
-/// The warnings of a chain, and one more where a stage that keeps elements keeps random ones.
+/// Adds a warning to those of a chain if a caching stage would freeze random upstream stages.
 pub(crate) fn frozen_chance(up: &StageNode, keeper: &str) -> Vec<String> {
     let mut warnings = up.warnings();
     if up.is_random() {
         warnings.push(format!(
-            "{keeper} keeps what the random stages above it drew in the first epoch ({}): every later epoch is the \
-             same; put {keeper} above them",
+            "{keeper} freezes the random stages before it in their state of the first epoch ({}): every later epoch is the \
+             same; move {keeper} before them",
             up.name()
         ));
     }
@@ -93,7 +95,7 @@ impl RandomAccess for CacheAccess {
     }
 
     fn get(&mut self, index: u64) -> Result<Sample> {
-        // A writer cannot leave the map half changed, so a poisoned lock is as good as any.
+        // A writer cannot leave the map inconsistent, so poisoning can be ignored.
         if let Some(sample) = self.slots.read().unwrap_or_else(PoisonError::into_inner).get(&index) {
             return Ok(sample.clone());
         }
@@ -106,7 +108,7 @@ impl RandomAccess for CacheAccess {
 struct CacheRecordingCursor {
     up: Box<dyn ElementCursor>,
     kept: Arc<OnceLock<Vec<Sample>>>,
-    /// `None` once an element failed: an incomplete epoch must not be taken for the whole.
+    /// `None` once an element failed: an incomplete epoch must not be cached.
     seen: Option<Vec<Sample>>,
     at: u64,
 }
@@ -143,7 +145,7 @@ impl ElementCursor for CacheRecordingCursor {
         let at = state.number(0)?;
         match state.above(0) {
             Ok(above) if at > 0 => {
-                // What comes before is not seen, so this round cannot be kept.
+                // Earlier elements are missing, so this round cannot be cached.
                 self.seen = None;
                 self.at = at;
                 self.up.restore(above)

@@ -1,7 +1,7 @@
-//! `cache_file` and `snapshot`: keeps the elements of epoch 0 in a file and yields them in every epoch and every run.
+//! `cache_file` and `snapshot`: keep the elements of the first epoch in a file.
 //!
-//! Elements are written as they are made, and only their places are in memory. A run that is ended before the file is
-//! whole leaves what it wrote: the next run goes on from there. Errors are not kept.
+//! They are yielded in every epoch and every run. Elements are written as they are produced, and only their positions
+//! are in memory. An interrupted run leaves a partial file, which the next run completes. Errors are not cached.
 
 use super::cache::frozen_chance;
 use crate::Dataset;
@@ -18,15 +18,15 @@ use systole_base::rng::hash_name;
 impl Dataset {
     /// Keeps the elements of the first epoch in a file and yields them in every epoch, and in later runs.
     ///
-    /// The file says by which stages it was made, not by which functions: delete it when a function changes.
+    /// The file identifies the stages that produced it, not their functions: delete it when a function changes.
     pub fn cache_file(&self, path: impl Into<PathBuf>) -> Dataset {
         let made_by = format!("{self:?}");
         let store = Arc::new(SampleStore::new(path.into(), made_by));
         self.then(|up| CacheFileStage { up, label: "cache_file", store })
     }
 
-    /// [`Dataset::cache_file`] in a folder, in a file named after the stages above and `version`: another pipeline or
-    /// another version gets a file of its own. Change the version when a function changes.
+    /// [`Dataset::cache_file`] in a folder, with a file name derived from the upstream stages and `version`: another
+    /// pipeline or version gets its own file. Change the version when a function changes.
     pub fn snapshot(&self, folder: impl Into<PathBuf>, version: &str) -> Dataset {
         let made_by = format!("{self:?} {version}");
         let path = folder.into().join(format!("{:016x}.snapshot", hash_name(&made_by)));
@@ -53,7 +53,7 @@ impl DatasetStage for CacheFileStage {
     fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
         let Some(up) = access(&self.up, &run.at_epoch(0))? else { return Ok(None) };
         if let Some(n) = up.len() {
-            // An earlier run may have been ended between the last element and saying so.
+            // An earlier run may have been interrupted between the last element and the end marker.
             tell(run, self.store.finish(n));
         }
         Ok(Some(Box::new(CacheFileAccess { up, store: self.store.clone(), run: run.clone() })))
@@ -77,10 +77,10 @@ impl DatasetStage for CacheFileStage {
     }
 }
 
-/// What cannot be kept is computed again in the next epoch; that is told and ends nothing.
+/// Elements that cannot be cached are computed again in the next epoch; this is reported and does not end the run.
 fn tell(run: &PipelineRun, kept: Result<()>) {
     if let Err(e) = kept {
-        run.note(format!("the cache is not written further: {e}"));
+        run.note(format!("the cache file is no longer written: {e}"));
     }
 }
 
@@ -110,7 +110,7 @@ impl RandomAccess for CacheFileAccess {
 
 struct CacheFileCursor {
     up: Box<dyn ElementCursor>,
-    /// Where the stages above stand; behind `at` while elements come from the file.
+    /// Position of the upstream stages; lags behind `at` while elements come from the file.
     above: u64,
     at: u64,
     store: Arc<SampleStore>,

@@ -1,4 +1,4 @@
-//! `concatenate`: the elements of one dataset after those of another.
+//! `concatenate`: the elements of one dataset, then those of another.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -9,7 +9,7 @@ use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
 
 impl Dataset {
-    /// The elements of this dataset, then those of the other.
+    /// Appends the elements of another dataset.
     pub fn concatenate(&self, other: &Dataset) -> Dataset {
         let second = other.clone().into_node();
         self.then(|first| ConcatenateStage { parts: [first, second] })

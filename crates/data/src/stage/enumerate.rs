@@ -37,7 +37,7 @@ impl DatasetStage for EnumerateStage {
     }
 }
 
-/// Gives each element its number.
+/// Adds the index to each element.
 pub(super) struct EnumerateReader<U> {
     pub(super) up: U,
     pub(super) at: u64,
@@ -46,7 +46,7 @@ pub(super) struct EnumerateReader<U> {
 
 fn count(sample: Sample, index: u64) -> Result<Sample> {
     if sample.names().any(|n| n == "index") {
-        return Err(Error::new(ErrorKind::Data, "enumerate would replace the field index")
+        return Err(Error::new(ErrorKind::Data, "enumerate would overwrite the field `index`")
             .hint("rename that field before enumerate"));
     }
     let index = Literal::from_slice([], &[index as i64]);

@@ -1,4 +1,6 @@
-//! `filter`: keeps the samples for which a predicate holds. Cannot seek: which elements stay is not known ahead.
+//! `filter`: keeps the samples that satisfy a predicate.
+//!
+//! Cannot seek, because the kept elements are not known in advance.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -9,7 +11,7 @@ use std::sync::Arc;
 use systole_base::Result;
 
 impl Dataset {
-    /// Keeps the samples for which the predicate holds. Resuming replays the elements before the position.
+    /// Keeps the samples that satisfy a predicate. Resuming replays the elements before the position.
     pub fn filter(&self, keep: impl Fn(&Sample) -> bool + Send + Sync + 'static) -> Dataset {
         self.then(|up| FilterStage { up, keep: Arc::new(keep) })
     }

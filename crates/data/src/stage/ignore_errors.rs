@@ -1,4 +1,4 @@
-//! `ignore_errors`: leaves out elements that are errors, up to a number of them.
+//! `ignore_errors`: skips elements that are errors, up to a quota.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -11,13 +11,13 @@ use systole_base::{Error, Result};
 type ErrorCallback = Arc<dyn Fn(&Error) + Send + Sync>;
 
 impl Dataset {
-    /// Leaves out elements that are errors, up to `quota` of them in an epoch; the next one is handed out. A quota of
-    /// `u64::MAX` is tf.data's behaviour.
+    /// Skips elements that are errors, up to `quota` of them in an epoch; the next one is yielded. A quota of
+    /// `u64::MAX` is tf.data's behavior.
     pub fn ignore_errors(&self, quota: u64) -> Dataset {
         self.ignore_errors_with(quota, |_| ())
     }
 
-    /// [`Dataset::ignore_errors`], telling each error to a function (for a log, a count).
+    /// [`Dataset::ignore_errors`] with a callback for each error (for a log, a count).
     pub fn ignore_errors_with(&self, quota: u64, tell: impl Fn(&Error) + Send + Sync + 'static) -> Dataset {
         self.then(|up| IgnoreErrorsStage { up, quota, tell: Arc::new(tell) })
     }
@@ -75,7 +75,7 @@ impl ElementCursor for IgnoreErrorsCursor {
                     (self.tell)(&e);
                 }
                 Err(e) => {
-                    return Some(Err(e.because(format!("{} errors were left out already", self.left_out))));
+                    return Some(Err(e.because(format!("{} errors were already skipped", self.left_out))));
                 }
                 item => return Some(item),
             }
@@ -112,7 +112,7 @@ mod tests {
             let items: Vec<_> = some.iter().collect();
             assert_eq!((items.len(), told.load(Ordering::Relaxed)), (6, 2));
             let e = items[5].as_ref().unwrap_err().to_string();
-            assert!(e.contains("2 errors were left out already"), "{e}");
+            assert!(e.contains("2 errors were already skipped"), "{e}");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! `interleave` and `flat_map`: a dataset made of each element, their elements mixed in a fixed pattern.
+//! `interleave` and `flat_map`: map each element to a dataset, and interleave the elements of these datasets.
 //!
-//! The order is tf.data's: `cycle_length` inner datasets are open; each in turn gives up to `block_length` elements;
-//! one that ends is replaced by the next when its turn comes. Threads read the open ones ahead without changing that.
+//! The order is tf.data's: `cycle_length` inner datasets are open; each in turn yields up to `block_length` elements; a
+//! finished one is replaced by the next in its turn. Threads prefetch from the open datasets without changing the
+//! order.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -12,9 +13,9 @@ use crate::sample::Sample;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result};
 
-/// What the function of [`Dataset::interleave`] and [`Dataset::flat_map`] may return.
+/// Return type of the function of [`Dataset::interleave`] and [`Dataset::flat_map`].
 pub trait IntoDataset {
-    /// The dataset, or the error.
+    /// Returns the dataset, or the error.
     fn into_dataset(self) -> Result<Dataset>;
 }
 
@@ -33,13 +34,13 @@ impl IntoDataset for Result<Dataset> {
 type InnerDatasetFn = Arc<dyn Fn(Sample) -> Result<Dataset> + Send + Sync>;
 
 impl Dataset {
-    /// The elements of the dataset that `f` makes of each element, one dataset after the other.
+    /// Maps each element to a dataset, and yields their elements one dataset after the other.
     pub fn flat_map<R: IntoDataset>(&self, f: impl Fn(Sample) -> R + Send + Sync + 'static) -> Dataset {
         self.interleaved(f, 1, 1, None)
     }
 
-    /// The elements of the datasets that `f` makes of the elements: `cycle_length` of them are open at a time, and
-    /// each in turn gives `block_length` elements.
+    /// Maps each element to a dataset, and interleaves them: `cycle_length` are open at a time, and each in turn yields
+    /// `block_length` elements.
     pub fn interleave<R: IntoDataset>(
         &self,
         f: impl Fn(Sample) -> R + Send + Sync + 'static,
@@ -49,8 +50,8 @@ impl Dataset {
         self.interleaved(f, cycle_length, block_length, None)
     }
 
-    /// [`Dataset::interleave`] with up to `threads` of the open datasets read ahead, each by a thread of its own
-    /// ([`crate::AUTOTUNE`]: as many as the core budget allows). The order is the same.
+    /// [`Dataset::interleave`] with up to `threads` of the open datasets prefetched, each by its own thread ([`crate::AUTOTUNE`]: within
+    /// the core budget). The order is the same.
     pub fn interleave_parallel<R: IntoDataset>(
         &self,
         f: impl Fn(Sample) -> R + Send + Sync + 'static,
@@ -102,11 +103,14 @@ impl DatasetStage for InterleaveStage {
     }
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
-        // A cycle of AUTOTUNE would make the order depend on the machine.
+        // An automatic cycle length would make the order depend on the machine.
         if self.cycle == 0 || self.block == 0 || self.cycle == crate::AUTOTUNE {
-            return Err(Error::new(ErrorKind::Config, "interleave needs a cycle and a block of at least 1")
-                .at(self.label())
-                .because("they decide the order of the elements, so they are numbers of your own"));
+            return Err(Error::new(
+                ErrorKind::Config,
+                "interleave requires a cycle and a block length of at least 1",
+            )
+            .at(self.label())
+            .because("they determine the order of the elements, so AUTOTUNE is not allowed"));
         }
         let ahead = match self.threads {
             None => 0,
@@ -131,7 +135,7 @@ impl DatasetStage for InterleaveStage {
     }
 }
 
-/// Opens the dataset of an element.
+/// Opens the inner dataset of an element.
 struct InnerDatasetOpener {
     f: InnerDatasetFn,
     run: PipelineRun,
@@ -140,7 +144,7 @@ struct InnerDatasetOpener {
 }
 
 impl InnerDatasetOpener {
-    /// `ahead`: read by a thread. The states are the same with and without one.
+    /// Opens an inner dataset; `ahead`: prefetched by a thread. The states are the same with and without one.
     fn open(&self, element: Result<Sample>, ahead: Option<bool>) -> Result<Box<dyn ElementCursor>> {
         let node = (self.f)(element?)?.into_node();
         let Some(ahead) = ahead else { return open(&node, &self.run) };
@@ -160,7 +164,7 @@ impl InnerDatasetOpener {
     }
 }
 
-/// An open inner dataset, and the state before the element that it was made of.
+/// Open inner dataset, and the source's state before its element.
 struct InterleaveSlot {
     before: IteratorState,
     cursor: Box<dyn ElementCursor>,
@@ -170,10 +174,10 @@ struct InterleaveCursor {
     up: Box<dyn ElementCursor>,
     node: StageNode,
     opener: InnerDatasetOpener,
-    /// How many of the slots are read ahead; `None`: threads were not asked for.
+    /// Number of slots to prefetch; `None`: no threads were requested.
     ahead: Option<usize>,
     slots: Vec<Option<InterleaveSlot>>,
-    /// The slot whose turn it is, and how many elements it has given in this turn.
+    /// Index of the current slot, and the number of elements it has yielded in this turn.
     at: usize,
     given: usize,
     ended: bool,
@@ -189,7 +193,7 @@ impl InterleaveCursor {
         self.ahead.map(|n| slot < n)
     }
 
-    /// Opens the dataset of the next element in the present slot.
+    /// Opens the dataset of the next element in the current slot.
     fn refill(&mut self) -> Result<()> {
         let before = self.up.save();
         let Some(element) = self.up.next() else {
@@ -279,7 +283,7 @@ mod tests {
     use crate::stage::test::{ints, resumes, stream, values};
     use crate::{Dataset, Sample};
 
-    /// Dataset `i` of `range(lens)` holds `100 i, 100 i + 1, …`.
+    /// Dataset `i` of `range(lens)` contains `100 i, 100 i + 1, …`.
     fn inner(
         lens: &'static [u64],
         streams: bool,

@@ -1,4 +1,4 @@
-//! `map`: a function of each sample, on the taker's thread or on several, the same elements in the same order.
+//! `map`: applies a function to each sample, sequentially or in parallel, preserving order.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -16,10 +16,10 @@ impl Dataset {
         self.then(|up| MapStage { up, f: Arc::new(move |s| f(s).into_sample()), threads: None })
     }
 
-    /// [`Dataset::map`] on `threads` threads ([`crate::AUTOTUNE`]: as many as pay), the elements in their order.
+    /// [`Dataset::map`] on `threads` threads ([`crate::AUTOTUNE`]: tuned), preserving order.
     ///
-    /// Over random access the threads compute whole elements of the stages below too, up to the next stage that
-    /// only walks, so that batches are put together side by side.
+    /// With random access the threads also compute downstream stages, up to the next sequential one, so that batches
+    /// are assembled in parallel.
     pub fn map_parallel<R: IntoSample>(
         &self,
         f: impl Fn(Sample) -> R + Send + Sync + 'static,
@@ -33,7 +33,7 @@ impl Dataset {
 pub(crate) struct MapStage {
     pub up: StageNode,
     pub f: MapFn,
-    /// `None`: on the thread that takes the elements.
+    /// `None`: on the consumer's thread.
     pub threads: Option<ThreadCount>,
 }
 
@@ -68,7 +68,7 @@ impl DatasetStage for MapStage {
     }
 }
 
-/// `map`, `map_parallel(4)`
+/// Returns `map` or `map_parallel(4)`.
 pub(super) fn label(name: &str, threads: Option<ThreadCount>) -> String {
     match threads {
         None => name.into(),
@@ -77,7 +77,7 @@ pub(super) fn label(name: &str, threads: Option<ThreadCount>) -> String {
     }
 }
 
-/// The function of a stream's elements, with the threads asked for.
+/// Applies a function to a stream's elements, with the requested threads.
 pub(crate) fn over_stream(
     owner: StageId,
     run: &PipelineRun,

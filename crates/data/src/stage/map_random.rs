@@ -1,5 +1,7 @@
-//! `map_random`: a function of each sample and of random numbers that belong to it alone, a pure function of (seed,
-//! epoch, index): the same with any number of threads and after any resume, other ones in each epoch.
+//! `map_random`: applies a function of each sample and a random stream.
+//!
+//! The stream is keyed by (seed, epoch, index): results are the same with any number of threads and after any resume,
+//! and differ between epochs.
 
 use super::enumerate::EnumerateReader;
 use super::map::{label, over_stream};
@@ -17,7 +19,7 @@ use systole_base::rng::{RandomStream, hash_name, mix};
 type RandomMapFn = Arc<dyn Fn(Sample, &mut RandomStream) -> Result<Sample> + Send + Sync>;
 
 impl Dataset {
-    /// A function of each sample and of random numbers keyed by (seed, epoch, index of the element): augmentation.
+    /// Applies a function of each sample and a random stream keyed by (seed, epoch, element index): for augmentation.
     pub fn map_random<R: IntoSample>(
         &self,
         seed: u64,
@@ -26,7 +28,7 @@ impl Dataset {
         self.randomly(seed, f, None)
     }
 
-    /// [`Dataset::map_random`] on `threads` threads ([`crate::AUTOTUNE`]: as many as pay); the elements are the same.
+    /// [`Dataset::map_random`] on `threads` threads ([`crate::AUTOTUNE`]: tuned); the elements are the same.
     pub fn map_random_parallel<R: IntoSample>(
         &self,
         seed: u64,
@@ -55,7 +57,7 @@ struct RandomMapStage {
 }
 
 impl RandomMapStage {
-    /// The function of a numbered sample in an epoch.
+    /// Returns the function for numbered samples in an epoch.
     fn keyed(&self, run: &PipelineRun) -> MapFn {
         let (f, seed, stream) = (self.f.clone(), self.seed, hash_name("map_random") ^ mix(run.epoch()));
         Arc::new(move |s| {
@@ -80,7 +82,7 @@ impl DatasetStage for RandomMapStage {
     }
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
-        // Numbers are given before threads take the elements.
+        // Indices are assigned before threads take the elements.
         let number = |s: Sample, n| Ok(s.with_number(n));
         let up = Box::new(EnumerateReader { up: open(&self.up, run)?, at: 0, number });
         over_stream(StageId::of(self), run, up, self.keyed(run), self.threads)

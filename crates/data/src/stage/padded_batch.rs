@@ -1,4 +1,4 @@
-//! `padded_batch`: elements of different sizes, padded to one size and stacked.
+//! `padded_batch`: pads elements of different sizes to one size and stacks them.
 
 use crate::host_array::zeros;
 use crate::pipeline::{
@@ -9,26 +9,26 @@ use crate::{Dataset, HostArray};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result, Scalar, TensorType};
 
-/// What elements are padded to, and with what.
+/// Padded sizes and padding values.
 #[derive(Clone, Debug, Default)]
 pub struct PaddingOptions {
-    /// For a field its size in each dimension; `None`: the largest in the batch. Fields that are not named: the
-    /// largest everywhere.
+    /// Sizes of each dimension by field; `None`: the largest in the batch. Other fields use the largest in all
+    /// dimensions.
     pub shapes: Vec<(Arc<str>, Vec<Option<usize>>)>,
-    /// For a field the value of the padding; 0 for others.
+    /// Padding value by field; 0 for others.
     pub values: Vec<(Arc<str>, f64)>,
-    /// The first dimension of every field that is not in `shapes`.
+    /// First dimension of every field that is not in `shapes`.
     pub(crate) first: Option<usize>,
 }
 
 impl PaddingOptions {
-    /// With a field's size in each dimension; `None`: the largest in the batch.
+    /// Sets a field's size in each dimension; `None`: the largest in the batch.
     pub fn shape(mut self, field: &str, sizes: impl Into<Vec<Option<usize>>>) -> PaddingOptions {
         self.shapes.push((field.into(), sizes.into()));
         self
     }
 
-    /// With a field's value of the padding.
+    /// Sets a field's padding value.
     pub fn value(mut self, field: &str, value: f64) -> PaddingOptions {
         self.values.push((field.into(), value));
         self
@@ -36,12 +36,13 @@ impl PaddingOptions {
 }
 
 impl Dataset {
-    /// `name: T[len, …] → name: T[n, longest, …]`: padded with zeros at the ends; the last batch may be smaller.
+    /// Pads with zeros at the ends and stacks: `name: T[len, …] → name: T[n, longest, …]`; the last batch may be
+    /// smaller.
     pub fn padded_batch(&self, n: usize) -> Dataset {
         self.padded_batch_with(n, PaddingOptions::default(), false)
     }
 
-    /// [`Dataset::padded_batch`] with every option.
+    /// [`Dataset::padded_batch`] with all options.
     pub fn padded_batch_with(&self, n: usize, padding: PaddingOptions, drop_remainder: bool) -> Dataset {
         let batching = Batching { size: n, drop_remainder };
         self.then(|up| PaddedBatchStage { up, batching, padding: Arc::new(padding) })
@@ -99,7 +100,7 @@ impl ElementCursor for PaddedBatchCursor {
     }
 }
 
-/// Samples of the same fields → one with every field padded to one size and stacked.
+/// Pads every field of samples with the same fields to one size and stacks them.
 pub(crate) fn padded_stack(items: Vec<Sample>, padding: &PaddingOptions) -> Result<Sample> {
     let items = items.into_iter().map(Sample::check).collect::<Result<Vec<_>>>()?;
     let Some(first) = items.first() else { return Ok(Sample::default()) };
@@ -115,12 +116,15 @@ pub(crate) fn padded_stack(items: Vec<Sample>, padding: &PaddingOptions) -> Resu
 fn pad_field(rows: &[&Literal], name: &str, padding: &PaddingOptions) -> Result<Literal> {
     let ty = rows[0].ty();
     if let Some(other) = rows.iter().find(|r| r.dtype() != ty.dtype || r.ty().rank() != ty.rank()) {
-        return Err(Error::new(ErrorKind::Data, format!("{} and {ty} cannot be in one batch", other.ty()))
+        return Err(Error::new(ErrorKind::Data, format!("cannot batch {} with {ty}", other.ty()))
             .because("their element types or ranks differ"));
     }
     let told = padding.shapes.iter().find(|(n, _)| &**n == name).map(|(_, s)| s.as_slice());
     if told.is_some_and(|s| s.len() != ty.rank()) {
-        return Err(Error::new(ErrorKind::Config, format!("the padded shape has not the rank of {ty}")));
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!("the rank of the padded shape differs from that of {ty}"),
+        ));
     }
     let mut size = vec![0; ty.rank()];
     for (d, size) in size.iter_mut().enumerate() {
@@ -131,9 +135,12 @@ fn pad_field(rows: &[&Literal], name: &str, padding: &PaddingOptions) -> Result<
         };
         *size = wanted.unwrap_or(largest);
         if largest > *size {
-            return Err(Error::new(ErrorKind::Data, format!("an element has {largest} in dimension {d}"))
-                .because(format!("it is to be padded to {size}"))
-                .hint("pad to more, or cut or filter such elements"));
+            return Err(Error::new(
+                ErrorKind::Data,
+                format!("an element has size {largest} in dimension {d}"),
+            )
+            .because(format!("the padded size is {size}"))
+            .hint("increase the padded size, or truncate or filter such elements"));
         }
     }
     let dims: Vec<usize> = std::iter::once(rows.len()).chain(size.iter().copied()).collect();
@@ -152,7 +159,7 @@ fn pad_field(rows: &[&Literal], name: &str, padding: &PaddingOptions) -> Result<
     Ok(out)
 }
 
-/// Copies an array into the corner of a larger one, run by run of its last dimension.
+/// Copies an array into the corner of a larger one, along contiguous runs of its last dimension.
 fn place(x: &Literal, size: &[usize], out: &mut [u8]) {
     let dims = x.shape().dims();
     let (Some(&last), Some(&wide)) = (dims.last(), size.last()) else {
@@ -165,7 +172,7 @@ fn place(x: &Literal, size: &[usize], out: &mut [u8]) {
         return;
     }
     for (r, from) in x.bytes().chunks_exact(run).enumerate() {
-        // The row's index in each outer dimension, then its place in the larger array.
+        // The row's index in each outer dimension, then its offset in the larger array.
         let (mut rest, mut at, mut stride) = (r, 0, wide);
         for d in (0..dims.len() - 1).rev() {
             at += rest % dims[d] * stride;

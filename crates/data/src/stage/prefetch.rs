@@ -1,9 +1,8 @@
-//! `prefetch`: elements computed ahead on threads of their own, through a bounded queue. The stream is the same at any
-//! depth.
+//! `prefetch`: computes elements ahead in background threads, through a bounded queue.
 //!
-//! Over random access the threads that stages above asked for (`map_parallel`) compute whole elements of this stage
-//! side by side; over a stream one thread runs ahead, but for AUTOTUNE over a stage whose own threads do: one more
-//! would only hand on what is there.
+//! The stream is the same at any depth. With random access, the threads requested by upstream stages (`map_parallel`)
+//! compute whole elements in parallel. Over a stream one thread runs ahead, except with AUTOTUNE after a stage that has
+//! its own threads.
 
 use crate::AUTOTUNE;
 use crate::Dataset;
@@ -15,9 +14,10 @@ use crate::sample::ElementSpec;
 use systole_base::Result;
 
 impl Dataset {
-    /// Computes up to `n` elements ahead on threads of their own ([`crate::AUTOTUNE`]: tuned). The stream does not change.
+    /// Computes up to `n` elements ahead in background threads ([`crate::AUTOTUNE`]: tuned). The stream does not
+    /// change.
     ///
-    /// The threads start with the first element and end soon after the iterator is dropped. `n = 0` does nothing.
+    /// The threads start with the first element and end soon after the iterator is dropped. `n = 0` has no effect.
     pub fn prefetch(&self, n: usize) -> Dataset {
         self.then(|up| PrefetchStage { up, depth: n })
     }
@@ -25,7 +25,7 @@ impl Dataset {
 
 pub(crate) struct PrefetchStage {
     pub up: StageNode,
-    /// 0: nothing ahead; [`AUTOTUNE`]: tuned.
+    /// 0: no prefetch; [`AUTOTUNE`]: tuned.
     pub depth: usize,
 }
 

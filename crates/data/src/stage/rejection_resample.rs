@@ -1,4 +1,4 @@
-//! `rejection_resample`: leaves out elements by chance so that the classes come as often as wanted.
+//! `rejection_resample`: randomly drops elements to reach a target class distribution.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -12,9 +12,9 @@ use systole_base::{Error, ErrorKind, Result};
 type ClassFn = Arc<dyn Fn(&Sample) -> Result<usize> + Send + Sync>;
 
 impl Dataset {
-    /// Leaves out elements so that class `k` makes up `target[k]` of those that stay. `initial` says how often the
-    /// classes come; without it that is learned while running, from an equal share on. What stays is a pure function
-    /// of (seed, epoch, index). The elements are handed on as they are (tf.data puts the class beside them).
+    /// Drops elements so that class `k` makes up `target[k]` of the rest. `initial` is the original distribution;
+    /// without it, it is estimated while running, starting uniform. The kept elements are a pure function of (seed,
+    /// epoch, index) and are yielded unchanged (tf.data adds the class).
     pub fn rejection_resample(
         &self,
         class: impl Fn(&Sample) -> Result<usize> + Send + Sync + 'static,
@@ -51,10 +51,10 @@ impl DatasetStage for ResampleStage {
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         let fits = self.initial.as_ref().is_none_or(|i| i.len() == self.target.len() && are_shares(i));
         if !are_shares(&self.target) || !fits {
-            return Err(Error::new(ErrorKind::Config, "the shares of the classes do not fit")
+            return Err(Error::new(ErrorKind::Config, "invalid class distributions")
                 .at(self.label())
                 .because(format!("target {:?}, initial {:?}", self.target, self.initial))
-                .hint("give one share for each class, none negative, not all 0"));
+                .hint("pass one number for each class, none negative, not all 0"));
         }
         Ok(Box::new(ResampleCursor {
             up: open(&self.up, run)?,
@@ -87,20 +87,20 @@ struct ResampleCursor {
     target: Vec<f64>,
     initial: Option<Vec<f64>>,
     draws: (u64, u64),
-    /// Elements of each class so far.
+    /// Number of elements of each class so far.
     counts: Vec<u64>,
-    /// Elements so far.
+    /// Number of elements so far.
     taken: u64,
 }
 
 impl ResampleCursor {
-    /// Whether an element stays: in proportion to how much rarer its class is than wanted.
+    /// Whether to keep an element: with a probability proportional to how underrepresented its class is.
     fn stays(&mut self, sample: &Sample) -> Result<bool> {
         let class = (self.class)(sample)?;
         let Some(count) = self.counts.get_mut(class) else {
-            return Err(Error::new(ErrorKind::Data, format!("there is no class {class}"))
-                .because(format!("shares are given for {} classes", self.target.len()))
-                .hint("give a share for each class"));
+            return Err(Error::new(ErrorKind::Data, format!("class {class} is out of range"))
+                .because(format!("the target distribution has {} classes", self.target.len()))
+                .hint("pass a number for each class"));
         };
         *count += 1;
         let share = |k: usize| match &self.initial {

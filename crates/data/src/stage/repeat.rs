@@ -1,4 +1,4 @@
-//! `repeat`: the stages above again and again; each round is their next epoch.
+//! `repeat`: repeats the upstream stages; each round is their next epoch.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -9,12 +9,12 @@ use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
 
 impl Dataset {
-    /// Starts again at each end, without end. Each round is the next epoch of the stages above.
+    /// Repeats the dataset endlessly. Each round is the next epoch of the upstream stages.
     pub fn repeat(&self) -> Dataset {
         self.then(|up| RepeatStage { up, count: None })
     }
 
-    /// `count` rounds; each is the next epoch of the stages above.
+    /// Repeats the dataset `count` times; each round is the next epoch of the upstream stages.
     pub fn repeat_n(&self, count: u64) -> Dataset {
         self.then(|up| RepeatStage { up, count: Some(count) })
     }
@@ -22,12 +22,12 @@ impl Dataset {
 
 pub(crate) struct RepeatStage {
     pub up: StageNode,
-    /// `None`: without end.
+    /// Number of rounds; `None`: endless.
     pub count: Option<u64>,
 }
 
 impl RepeatStage {
-    /// The epoch of the stages above with which an epoch of this one begins.
+    /// Returns the first upstream epoch of an epoch of this stage.
     fn first_round(&self, run: &PipelineRun) -> PipelineRun {
         run.at_epoch(run.epoch().saturating_mul(self.count.unwrap_or(1)))
     }
@@ -50,7 +50,7 @@ impl DatasetStage for RepeatStage {
             (Cardinality::Finite(0), _) | (_, Some(0)) => Cardinality::Finite(0),
             (Cardinality::Finite(n), Some(k)) => Cardinality::Finite(n.saturating_mul(k)),
             (up, Some(_)) => up,
-            // As in tf.data; above may still turn out to be empty.
+            // As in tf.data; the input may still turn out to be empty.
             (_, None) => Cardinality::Infinite,
         }
     }
@@ -80,7 +80,7 @@ impl DatasetStage for RepeatStage {
     }
 }
 
-/// The run of a later round.
+/// Returns the run of a later round.
 fn later(base: &PipelineRun, rounds: u64) -> PipelineRun {
     base.at_epoch(base.epoch().saturating_add(rounds))
 }
@@ -117,7 +117,7 @@ struct RepeatCursor {
     base: PipelineRun,
     round: u64,
     rounds: u64,
-    /// Elements of this round so far.
+    /// Number of elements of this round so far.
     at: u64,
 }
 
@@ -140,7 +140,7 @@ impl ElementCursor for RepeatCursor {
                 return Some(item);
             }
             if self.at == 0 {
-                // An empty round: the next would be empty too, and an endless search would follow.
+                // An empty round: the next would be empty too, and the search would never end.
                 self.rounds = 0;
             } else if let Err(e) = self.go_to(self.round + 1) {
                 self.rounds = 0;

@@ -1,5 +1,6 @@
-//! `sample_from_datasets` and `choose_from_datasets`: elements of several datasets, one at a time, by weighted chance or
-//! as another dataset says.
+//! `sample_from_datasets` and `choose_from_datasets`: take each element from one of several datasets.
+//!
+//! The dataset is chosen by random weights, or by another dataset.
 
 use super::rejection_resample::are_shares;
 use crate::Dataset;
@@ -11,8 +12,8 @@ use systole_base::rng::{RandomStream, hash_name, mix};
 use systole_base::{Error, ErrorKind, Result};
 
 impl Dataset {
-    /// Each element from one of the datasets, drawn with these weights: a pure function of (seed, epoch, index).
-    /// `stop_on_empty`: the first dataset that ends ends all; otherwise the others go on.
+    /// Takes each element from a random dataset with these weights: a pure function of (seed, epoch, index).
+    /// `stop_on_empty`: the first dataset that ends ends the result; otherwise the others continue.
     pub fn sample_from_datasets(
         datasets: impl IntoIterator<Item = Dataset>,
         weights: &[f64],
@@ -27,7 +28,7 @@ impl Dataset {
         })
     }
 
-    /// Each element from the dataset whose index the next element of `choice` (its first field, an integer) is.
+    /// Takes each element from the dataset whose index is the next element of `choice` (its first field, an integer).
     pub fn choose_from_datasets(
         datasets: impl IntoIterator<Item = Dataset>,
         choice: &Dataset,
@@ -74,15 +75,15 @@ impl DatasetStage for SelectStage {
         let wrong = |what: &str| {
             Error::new(ErrorKind::Config, what)
                 .at(self.label())
-                .hint("give one weight for each dataset, none negative, not all 0")
+                .hint("pass one weight for each dataset, none negative, not all 0")
         };
         if self.up.is_empty() {
-            return Err(wrong("there is no dataset to take elements from"));
+            return Err(wrong("the list of datasets is empty"));
         }
         let turns = match &self.by {
             SelectionRule::Weights { weights, seed } => {
                 if weights.len() != self.up.len() || !are_shares(weights) {
-                    return Err(wrong("the weights do not fit the datasets"));
+                    return Err(wrong("the weights do not match the datasets"));
                 }
                 SelectionSequence::Drawn {
                     weights: weights.clone(),
@@ -103,7 +104,9 @@ impl DatasetStage for SelectStage {
     }
 
     fn spec(&self) -> Result<ElementSpec> {
-        self.up.first().map_or_else(|| Err(Error::new(ErrorKind::Config, "no datasets")), |n| n.spec())
+        self.up
+            .first()
+            .map_or_else(|| Err(Error::new(ErrorKind::Config, "the list of datasets is empty")), |n| n.spec())
     }
 
     fn is_random(&self) -> bool {
@@ -111,14 +114,14 @@ impl DatasetStage for SelectStage {
     }
 }
 
-/// Whose turn it is.
+/// Sequence of dataset choices.
 enum SelectionSequence {
     Drawn { weights: Vec<f64>, seed: u64, epoch: u64, count: u64 },
     Told(Box<dyn ElementCursor>),
 }
 
 impl SelectionSequence {
-    /// `None`: there are no more turns.
+    /// Returns the next choice; `None` at the end.
     fn next(&mut self, ended: &[bool]) -> Option<Result<usize>> {
         match self {
             SelectionSequence::Drawn { weights, seed, epoch, count } => {
@@ -149,8 +152,11 @@ fn index(sample: &Sample, n: usize) -> Result<usize> {
     let x = x.get()?;
     let value = if x.ty().elements() == 1 { x.get(0).as_i64() } else { -1 };
     usize::try_from(value).ok().filter(|&i| i < n).ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("{name} chooses dataset {value} of {n}"))
-            .because("a choice is one integer from 0 to the number of datasets less 1")
+        Error::new(
+            ErrorKind::Data,
+            format!("invalid dataset index {value} in {name}: there are {n} datasets"),
+        )
+        .because("a choice is one integer from 0 to the number of datasets minus 1")
     })
 }
 

@@ -1,5 +1,6 @@
-//! `scan`: a function of each sample and of a state that goes from sample to sample. Its iterator state is a count: the state is
-//! computed again from the start of the epoch when a position is restored.
+//! `scan`: applies a function to each sample with a state that is carried from sample to sample.
+//!
+//! Restoring a position recomputes the state from the start of the epoch.
 
 use crate::Dataset;
 use crate::pipeline::{DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open, replay};
@@ -10,8 +11,8 @@ use systole_base::Result;
 type ScanFn = Arc<dyn Fn(Sample, Sample) -> Result<(Sample, Sample)> + Send + Sync>;
 
 impl Dataset {
-    /// `f(state, element) → (state, element)`, from `initial` on in every epoch: running sums, differences, counters.
-    /// An element that is an error leaves the state as it was.
+    /// Applies `f(state, element) → (state, element)`, from `initial` on in every epoch: running sums, differences,
+    /// counters. An element that is an error does not change the state.
     ///
     /// Resuming computes the elements before the position again.
     pub fn scan(

@@ -1,4 +1,4 @@
-//! `shard`: every n-th element, for one of n workers.
+//! `shard`: takes every n-th element, for one of n workers.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -9,7 +9,7 @@ use crate::sample::Sample;
 use systole_base::{Error, ErrorKind, Result};
 
 impl Dataset {
-    /// Of `shards` equal parts the part `index`: elements `index`, `index + shards`, … Shard before you shuffle.
+    /// Takes elements `index`, `index + shards`, …: one of `shards` equal parts. Shard before shuffling.
     pub fn shard(&self, shards: u64, index: u64) -> Dataset {
         self.then(|up| ShardStage { up, shards, index })
     }
@@ -26,9 +26,12 @@ impl ShardStage {
         if self.index < self.shards {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Config, format!("there is no shard {} of {}", self.index, self.shards))
-            .at(self.label())
-            .hint("the index counts from 0 and is below the number of shards"))
+        Err(Error::new(
+            ErrorKind::Config,
+            format!("invalid shard index {} of {} shards", self.index, self.shards),
+        )
+        .at(self.label())
+        .hint("use an index from 0 to the number of shards minus 1"))
     }
 
     fn count(&self, n: u64) -> u64 {
@@ -82,7 +85,7 @@ impl RandomAccess for ShardAccess {
 struct ShardCursor {
     up: Box<dyn ElementCursor>,
     shards: u64,
-    /// Elements to leave out before the next one.
+    /// Number of elements to skip before the next one.
     due: u64,
 }
 

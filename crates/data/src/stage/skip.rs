@@ -1,4 +1,4 @@
-//! `skip`: all but the first n elements.
+//! `skip`: skips the first n elements.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -9,7 +9,7 @@ use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
 
 impl Dataset {
-    /// All but the first `n` elements.
+    /// Skips the first `n` elements.
     pub fn skip(&self, n: u64) -> Dataset {
         self.then(|up| SkipStage { up, n })
     }
@@ -61,7 +61,7 @@ impl RandomAccess for SkipAccess {
     }
 }
 
-/// Leaves out the first elements only when the first one is wanted: a position that is restored needs none of them.
+/// Skips lazily, at the first element: a restored position needs no skipping.
 struct SkipCursor {
     up: Box<dyn ElementCursor>,
     first: u64,

@@ -1,4 +1,4 @@
-//! `take`: at most the first n elements.
+//! `take`: yields at most the first n elements.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -9,7 +9,7 @@ use crate::sample::{ElementSpec, Sample};
 use systole_base::Result;
 
 impl Dataset {
-    /// At most the first `n` elements.
+    /// Takes at most the first `n` elements.
     pub fn take(&self, n: u64) -> Dataset {
         self.then(|up| TakeStage { up, n })
     }

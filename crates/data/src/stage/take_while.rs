@@ -1,4 +1,4 @@
-//! `take_while`: the elements before the first one for which a predicate does not hold.
+//! `take_while`: yields the elements before the first one that fails a predicate.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -11,7 +11,7 @@ use systole_base::Result;
 type TakeWhilePredicate = Arc<dyn Fn(&Sample) -> bool + Send + Sync>;
 
 impl Dataset {
-    /// The elements before the first one for which the predicate does not hold.
+    /// Takes the elements before the first one that fails the predicate.
     pub fn take_while(&self, go_on: impl Fn(&Sample) -> bool + Send + Sync + 'static) -> Dataset {
         self.then(|up| TakeWhileStage { up, go_on: Arc::new(go_on) })
     }

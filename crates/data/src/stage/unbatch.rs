@@ -1,4 +1,4 @@
-//! `unbatch`: the rows of each element as elements of their own.
+//! `unbatch`: splits each element into its rows.
 
 use crate::Dataset;
 use crate::HostArray;
@@ -10,7 +10,7 @@ use crate::source::slices::{rows, slice};
 use systole_base::Result;
 
 impl Dataset {
-    /// `name: T[n, …] → n samples of name: T[…]`.
+    /// Splits along the first dimension: `name: T[n, …] → n samples of name: T[…]`.
     pub fn unbatch(&self) -> Dataset {
         self.then(|up| UnbatchStage { up })
     }
@@ -41,7 +41,7 @@ impl DatasetStage for UnbatchStage {
 struct UnbatchCursor {
     up: Box<dyn ElementCursor>,
     batch: Sample,
-    /// The state before the batch.
+    /// State before the batch.
     before: IteratorState,
     at: usize,
     count: usize,

@@ -1,5 +1,6 @@
-//! `unique`: each element once. What was seen is kept as 128 bits an element, and found again by reading the elements
-//! before the position when a position is restored.
+//! `unique`: drops duplicate elements.
+//!
+//! Keeps a 128-bit hash per distinct element; restoring a position reads the elements before it again.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -11,9 +12,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use systole_base::Result;
 
 impl Dataset {
-    /// The elements without those that an earlier one of the epoch equals, names, types and values alike.
+    /// Drops elements equal to an earlier one of the epoch in names, types and values.
     ///
-    /// Takes 16 bytes for each element that is kept. Resuming reads the elements before the position again.
+    /// Needs 16 bytes per distinct element. Resuming reads the elements before the position again.
     pub fn unique(&self) -> Dataset {
         self.then(|up| UniqueStage { up })
     }
@@ -48,11 +49,11 @@ impl DatasetStage for UniqueStage {
 struct UniqueCursor {
     up: Box<dyn ElementCursor>,
     seen: HashSet<u128>,
-    /// Elements of this stage that were handed out.
+    /// Number of elements yielded by this stage.
     taken: u64,
 }
 
-/// Two different hashes of names, types and values: no two elements of any data set meet by chance.
+/// Hashes names, types and values with two hash functions, so that collisions are negligible.
 fn mark(sample: &Sample) -> Result<u128> {
     let mut halves = [DefaultHasher::new(), DefaultHasher::new()];
     for (salt, half) in halves.iter_mut().enumerate() {

@@ -1,6 +1,6 @@
-//! `window`: overlapping or spaced groups of consecutive elements, each stacked as a batch is.
+//! `window`: overlapping or strided windows of consecutive elements, each stacked like a batch.
 //!
-//! tf.data's window yields datasets, which are then flattened and batched; here the stacked window is the element.
+//! tf.data's window yields datasets, to be flattened and batched; here the stacked window is the element.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -11,26 +11,27 @@ use crate::sample::Sample;
 use std::collections::VecDeque;
 use systole_base::{Error, ErrorKind, Result};
 
-/// The windows of [`Dataset::window_with`].
+/// Options of [`Dataset::window_with`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowOptions {
-    /// Elements in a window.
+    /// Number of elements in a window.
     pub size: usize,
-    /// How far the next window begins after this one.
+    /// Number of elements between the starts of consecutive windows.
     pub shift: usize,
-    /// Every so manieth element is in it.
+    /// Distance between the elements of a window.
     pub stride: usize,
-    /// Whether windows that the end cuts short are left out.
+    /// Whether to drop incomplete windows at the end.
     pub drop_remainder: bool,
 }
 
 impl Dataset {
-    /// `name: T[…] → name: T[size, …]`: windows of `size` elements, the next one `shift` later; whole ones only.
+    /// Sliding windows: `name: T[…] → name: T[size, …]`, each `shift` elements after the previous one; only complete
+    /// ones.
     pub fn window(&self, size: usize, shift: usize) -> Dataset {
         self.window_with(WindowOptions { size, shift, stride: 1, drop_remainder: true })
     }
 
-    /// [`Dataset::window`] with every option.
+    /// [`Dataset::window`] with all options.
     pub fn window_with(&self, options: WindowOptions) -> Dataset {
         self.then(|up| WindowStage { up, options })
     }
@@ -64,9 +65,12 @@ impl DatasetStage for WindowStage {
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         let WindowOptions { size, shift, stride, .. } = self.options;
         if size == 0 || shift == 0 || stride == 0 {
-            return Err(Error::new(ErrorKind::Config, "size, shift and stride of a window are at least 1")
-                .at(self.label())
-                .hint("for windows that do not overlap give shift the value of size"));
+            return Err(Error::new(
+                ErrorKind::Config,
+                "size, shift and stride of a window must be at least 1",
+            )
+            .at(self.label())
+            .hint("set shift to size for windows that do not overlap"));
         }
         let up = HeldElements::new(open(&self.up, run)?);
         Ok(Box::new(WindowCursor { up, options: self.options, held: VecDeque::new(), gap: 0 }))
@@ -77,7 +81,7 @@ struct WindowCursor {
     up: HeldElements,
     options: WindowOptions,
     held: VecDeque<NumberedSample>,
-    /// Elements between the last window and the next one.
+    /// Number of elements between the last window and the next one.
     gap: u64,
 }
 

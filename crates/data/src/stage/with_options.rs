@@ -1,4 +1,4 @@
-//! `with_options`: how the whole pipeline is run. Passes the elements on as they are.
+//! `with_options`: sets run-time options of the whole pipeline. Passes elements through.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -9,17 +9,17 @@ use crate::sample::ElementSpec;
 use systole_base::Result;
 
 impl Dataset {
-    /// How the whole pipeline is run; the elements stay the same unless it gives up their order.
+    /// Sets run-time options of the whole pipeline; the elements do not change unless a fixed order is disabled.
     pub fn with_options(&self, options: DatasetOptions) -> Dataset {
         self.then(|up| WithOptionsStage { up, options })
     }
 
-    /// False: parallel stages hand out elements as they are ready, in no fixed order.
+    /// Sets whether the order is fixed; if not, parallel stages yield elements as soon as they are ready.
     pub fn deterministic(&self, deterministic: bool) -> Dataset {
         self.with_options(DatasetOptions { deterministic: Some(deterministic), ..DatasetOptions::default() })
     }
 
-    /// The same pipeline on the calling thread alone, for a debugger: same elements, same order.
+    /// Runs the pipeline on the calling thread, for a debugger: same elements, same order.
     pub fn debug(&self) -> Dataset {
         self.with_options(DatasetOptions { debug: Some(true), ..DatasetOptions::default() })
     }

@@ -1,4 +1,4 @@
-//! `zip`: the elements of several datasets side by side, their fields merged.
+//! `zip`: merges the fields of corresponding elements of several datasets.
 
 use crate::Dataset;
 use crate::pipeline::{
@@ -9,7 +9,7 @@ use crate::sample::Sample;
 use systole_base::{Error, ErrorKind, Result};
 
 impl Dataset {
-    /// Merges the fields of the datasets' elements, side by side; ends with the shortest.
+    /// Merges the fields of corresponding elements of the datasets; ends with the shortest.
     pub fn zip(datasets: impl IntoIterator<Item = Dataset>) -> Dataset {
         Dataset::new(ZipStage { up: datasets.into_iter().map(Dataset::into_node).collect() })
     }
@@ -22,7 +22,8 @@ pub(crate) struct ZipStage {
 impl ZipStage {
     fn check(&self) -> Result<()> {
         if self.up.is_empty() {
-            return Err(Error::new(ErrorKind::Config, "zip of no datasets").hint("give it at least one"));
+            return Err(Error::new(ErrorKind::Config, "the list of datasets to zip is empty")
+                .hint("pass at least one dataset"));
         }
         Ok(())
     }
@@ -74,7 +75,7 @@ fn merge(samples: Vec<Sample>) -> Result<Sample> {
     let fields: Vec<_> = samples.into_iter().flat_map(Sample::into_fields).collect();
     let clash = fields.iter().enumerate().find(|(i, (name, _))| fields[..*i].iter().any(|(n, _)| n == name));
     if let Some((_, (name, _))) = clash {
-        return Err(Error::new(ErrorKind::Data, format!("two of the zipped datasets have a field {name}"))
+        return Err(Error::new(ErrorKind::Data, format!("two of the zipped datasets have a field `{name}`"))
             .hint("rename one of them with map before zip"));
     }
     Ok(Sample::from_parts(fields, origin))
@@ -92,7 +93,7 @@ impl RandomAccess for ZipReader<Box<dyn RandomAccess>> {
 
 impl ElementCursor for ZipReader<Box<dyn ElementCursor>> {
     fn next(&mut self) -> Option<Result<Sample>> {
-        // All step even where one has an error: otherwise they would be out of step after it.
+        // All inputs advance even if one has an error, so that they stay aligned.
         let items: Vec<Result<Sample>> = self.up.iter_mut().map(|c| c.next()).collect::<Option<_>>()?;
         Some(items.into_iter().collect::<Result<_>>().and_then(merge))
     }

@@ -1,9 +1,10 @@
-//! Keras's preprocessing layers of words and numbers that stand for things: [`StringLookup`], [`IntegerLookup`],
-//! [`TextVectorization`], [`Hashing`], [`HashedCrossing`].
+//! Keras's preprocessing layers for categorical data and text.
 //!
-//! Texts cannot be in a compiled graph, so these are no layers of a model: they are functions of the data, for
-//! [`Dataset::map`](systole_data::Dataset::map), and strings of JSON in the notes of a model that is to meet texts again. Same names,
-//! arguments, vocabularies and numbers as Keras's.
+//! [`StringLookup`], [`IntegerLookup`], [`TextVectorization`], [`Hashing`], [`HashedCrossing`].
+//!
+//! Strings cannot be part of a compiled graph, so these are not model layers. They are functions for
+//! [`Dataset::map`](systole_data::Dataset::map), and a model stores them as JSON in its metadata. Names, arguments,
+//! vocabularies and results are Keras's.
 
 mod hashing;
 mod index_lookup;
@@ -16,25 +17,25 @@ pub use text_vectorization::{Ngrams, Standardize, TextVectorization, TokenSplit}
 use serde::{Deserialize, Serialize};
 use systole_base::{Error, ErrorKind, Literal, Result};
 
-/// What numbers become.
+/// Output encoding of indices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LookupOutputMode {
-    /// Themselves: `i64`.
+    /// The indices: `i64`.
     #[default]
     Int,
-    /// A row for each with a one at its place: `f32[n, depth]`.
+    /// A one-hot row for each index: `f32[n, depth]`.
     OneHot,
-    /// One row with ones at the places of all: `f32[depth]`.
+    /// One row with ones for all indices: `f32[depth]`.
     MultiHot,
-    /// One row that counts them: `f32[depth]`.
+    /// One row of counts: `f32[depth]`.
     Count,
-    /// One row that counts them, each by how rare it was when adapted: `f32[depth]`.
+    /// One row of counts multiplied by inverse document frequencies: `f32[depth]`.
     TfIdf,
 }
 
 impl LookupOutputMode {
-    /// `numbers → i64[n], f32[n, depth] or f32[depth]`; a number of −1 is left out of rows.
+    /// Encodes `numbers → i64[n], f32[n, depth] or f32[depth]`; −1 is ignored in rows.
     fn encode(self, numbers: &[i64], depth: usize, idf_weights: &[f32]) -> Result<Literal> {
         let at = |n: &i64| usize::try_from(*n).ok().filter(|n| *n < depth);
         match self {
@@ -66,7 +67,7 @@ impl LookupOutputMode {
     }
 }
 
-/// `StringLookup: max_tokens is 1`.
+/// Returns an error such as `StringLookup: max_tokens is 1`.
 fn wrong(what: impl std::fmt::Display, hint: &str) -> Error {
     Error::new(ErrorKind::Config, what.to_string()).hint(hint)
 }

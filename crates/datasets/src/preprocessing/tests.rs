@@ -1,4 +1,4 @@
-//! Against Keras: `fixtures/keras/preprocessing.json`.
+//! Parity tests of the preprocessing layers against Keras: `fixtures/keras/preprocessing.json`.
 
 use super::*;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ fn strings(value: &Value) -> Vec<String> {
     list(value).iter().map(|v| v.as_str().unwrap().to_string()).collect()
 }
 
-/// All numbers of nested lists.
+/// Flattens nested lists of numbers.
 fn numbers(value: &Value) -> Vec<f64> {
     match value {
         Value::Array(all) => all.iter().flat_map(numbers).collect(),
@@ -32,7 +32,7 @@ fn same(what: &Value, got: &Literal, keras: &Value) {
     }
 }
 
-/// The layer with a case's arguments, which are read as a file of it is.
+/// Creates the layer with a case's arguments, by deserialization.
 fn with_arguments<T: Serialize + serde::de::DeserializeOwned>(base: &T, kwargs: &Value) -> T {
     let mut all = serde_json::to_value(base).unwrap();
     for (key, value) in kwargs.as_object().unwrap() {
@@ -141,5 +141,5 @@ fn pipelines_look_fields_up() {
     let wrong =
         data.map(|s: Sample| s.map("ids", |x| x.cast(systole_base::DType::F32))).map(lookup.on("ids"));
     let e = wrong.iter().next().unwrap().unwrap_err().to_string();
-    assert!(e.contains("takes integers"), "{e}");
+    assert!(e.contains("requires integers"), "{e}");
 }

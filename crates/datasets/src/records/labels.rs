@@ -1,50 +1,49 @@
-//! What the labels of records are: classes by number or by name, one-hot rows, or numbers to come close to. Told by all of
-//! them, not by the first.
+//! Infers the kind of labels from all records: class indices, class names, one-hot rows or regression targets.
 
 use super::columns::{not_finite, signed_numbers};
 use std::collections::BTreeSet;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_data::HostArray;
 
-/// More classes than this go by their names only, and only where each has several records.
+/// Maximum number of integer classes; larger labels are classes only as names, if each occurs in several records.
 const MOST_NUMBERED: i64 = 1000;
-/// Different whole numbers that are kept.
+/// Maximum number of distinct integers to collect.
 const MOST_KEPT: usize = 1001;
-/// Fewer records do not tell whether their labels are classes.
+/// Minimum number of records to decide whether labels are classes.
 const TELLING: usize = 20;
 
-/// What labels become.
+/// Label encoding.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum LabelEncoding {
-    /// Numbers of classes as they are.
+    /// Class indices, unchanged.
     Classes,
-    /// Names of classes, sorted.
+    /// Class names, sorted.
     Names(Vec<String>),
-    /// Classes whose names are whole numbers, sorted.
+    /// Classes whose names are integers, sorted.
     Numbered(Vec<i64>),
-    /// One number for each class, of which one is 1.
+    /// One-hot row.
     OneHot,
-    /// Numbers to come close to.
+    /// Regression targets.
     Values,
 }
 
-/// What was decided about labels.
+/// Inferred label encoding.
 #[derive(Debug)]
 pub(super) struct LabelDecision {
     pub labels: LabelEncoding,
-    /// Empty: there are no classes.
+    /// Class names; empty if the labels are not classes.
     pub class_names: Vec<String>,
     pub note: Option<String>,
 }
 
-/// Labels that were seen.
+/// Statistics of the labels seen so far.
 pub(super) struct LabelStatistics {
     field: String,
     rows: usize,
     texts: BTreeSet<String>,
     has_texts: bool,
     dtype: DType,
-    /// Numbers of a label.
+    /// Number of values per label.
     width: usize,
     whole: bool,
     one_hot: bool,
@@ -70,7 +69,7 @@ impl LabelStatistics {
         }
     }
 
-    /// A label more. `place` is where it stands.
+    /// Adds a label; `place` returns its location.
     pub fn add(&mut self, label: &Literal, place: impl Fn() -> String) -> Result<()> {
         let width = label.ty().elements();
         if self.rows == 0 {
@@ -89,7 +88,7 @@ impl LabelStatistics {
             return Ok(());
         }
         if width != self.width {
-            let what = format!("a label has {width} numbers, the first one has {}", self.width);
+            let what = format!("a label has {width} values, but the first one has {}", self.width);
             return Err(self.wrong(what, place()));
         }
         let mut ones = 0;
@@ -116,15 +115,14 @@ impl LabelStatistics {
             .hint("correct the record, or name the field to predict: data.records.label")
     }
 
-    /// What they are. `told` names the classes where it is not empty; `numbers`: whether they are numbers to predict or
-    /// classes, where that is known.
+    /// Chooses the encoding. `told` contains the class names unless empty; `numbers` says whether labels are regression
+    /// targets (true) or classes (false), if known.
     pub fn decide(self, told: &[String], numbers: Option<bool>) -> Result<LabelDecision> {
         let seen = if self.has_texts { self.texts.len() } else { self.distinct.len() };
         let is_alone = seen == 1 && self.width == 1 && self.whole;
         let mut decided = self.decide_what(told, numbers)?;
         if is_alone && !decided.class_names.is_empty() {
-            decided.note =
-                Some("all records are of one class: a classifier learns to tell at least two apart".into());
+            decided.note = Some("all records are of one class: a classifier needs at least two".into());
         }
         Ok(decided)
     }
@@ -166,7 +164,7 @@ impl LabelStatistics {
         }
     }
 
-    /// Whole numbers as classes; none: they are numbers to predict.
+    /// Interprets integers as classes; `None`: they are regression targets.
     fn classes(&self, known: bool) -> Option<LabelEncoding> {
         let (kept, rows) = (self.distinct.len(), self.rows);
         if !self.whole || kept >= MOST_KEPT {
@@ -179,7 +177,7 @@ impl LabelStatistics {
             return Some(if is_numbered { LabelEncoding::Classes } else { numbered() });
         }
         if self.dtype.is_float() {
-            // 0.0 and 1.0 are classes that a gap elsewhere made fractions of.
+            // 0.0 and 1.0 are classes; missing cells elsewhere turned the column into floats.
             let all = is_numbered && !each_is_rare && kept as f64 == self.max + 1.0;
             return all.then_some(LabelEncoding::Classes);
         }
@@ -192,21 +190,21 @@ impl LabelStatistics {
     fn named(self, numbers: bool) -> Result<LabelDecision> {
         let field = self.field;
         if numbers {
-            return Err(Error::new(ErrorKind::Data, format!("the labels `{field}` are texts"))
-                .because("the loss is one for numbers")
+            return Err(Error::new(ErrorKind::Data, format!("the labels `{field}` are text, not numbers"))
+                .because("the loss expects numbers")
                 .hint("set compile.loss to sparse_categorical_crossentropy, or name another field: data.records.label"));
         }
         if self.rows >= TELLING && self.texts.len() * 2 > self.rows {
-            let e = Error::new(ErrorKind::Data, format!("the labels `{field}` are no classes"));
+            let e = Error::new(ErrorKind::Data, format!("the labels `{field}` do not look like classes"));
             let signs = signed_numbers(self.texts.iter());
             let n = self.texts.len();
             let why = format!(
-                "{} records have {n} different texts there{}",
+                "{} records have {n} different texts{}",
                 self.rows,
                 signs.clone().unwrap_or_default()
             );
             return Err(e.because(why).hint(match signs {
-                Some(_) => "take the signs out, so that they are numbers to predict",
+                Some(_) => "remove the signs so that the labels become numbers",
                 None => "name the field to predict: data.records.label",
             }));
         }
@@ -216,9 +214,9 @@ impl LabelStatistics {
 
     fn beyond(&self, classes: usize) -> Error {
         let label = if self.min < 0.0 { self.min } else { self.max };
-        Error::new(ErrorKind::Data, format!("there is a label {label}"))
-            .because(format!("the file of classes names {classes} of them"))
-            .hint("give the file PREFIX.classes a line for each class, or remove it")
+        Error::new(ErrorKind::Data, format!("label {label} is out of range"))
+            .because(format!("the classes file names {classes} classes"))
+            .hint("add a line for each class to the file PREFIX.classes, or remove the file")
     }
 
     fn as_numbers(&self) -> String {
@@ -235,19 +233,19 @@ fn is_text(label: &Literal) -> bool {
         || label.dtype() == DType::U8 && label.ty().elements() == 0
 }
 
-/// NumPy pads texts with zeros.
+/// Decodes a label as text; NumPy pads strings with zeros.
 fn text(label: &Literal) -> Result<&str> {
     std::str::from_utf8(label.bytes())
         .map(|t| t.trim_end_matches('\0').trim())
-        .map_err(|_| Error::new(ErrorKind::Data, "a label is no UTF-8 text").hint("save the file as UTF-8"))
+        .map_err(|_| Error::new(ErrorKind::Data, "a label is not UTF-8 text").hint("save the file as UTF-8"))
 }
 
 impl LabelEncoding {
-    /// A record's label as a model takes it: `i32[]` of classes, `f32[n]` of numbers.
+    /// Returns a record's label as the model's target: `i32[]` for classes, `f32[n]` for numbers.
     pub fn of(&self, label: &Literal) -> Result<HostArray> {
         let gone = |name: String| {
-            Error::new(ErrorKind::Data, format!("there is no class `{name}`"))
-                .because("the files were read before training and did not have it: they were changed")
+            Error::new(ErrorKind::Data, format!("unknown class `{name}`"))
+                .because("the files have changed since they were first read")
         };
         let class = match self {
             LabelEncoding::Values => return Ok(HostArray::from(label).cast(DType::F32).flatten()),

@@ -1,5 +1,7 @@
-//! Tokenizers as JSON: Hugging Face's `tokenizer.json` of byte-level BPE, GPT-2's `vocab.json` with `merges.txt`, and in the shape of
-//! the former our own for bytes and characters. What the format can say and we do not do is refused by name.
+//! Reads and writes tokenizer files: Hugging Face's `tokenizer.json`, GPT-2's `vocab.json`.
+//!
+//! `tokenizer.json` of byte-level BPE, `vocab.json` with `merges.txt`, and the same layout for byte and character
+//! tokenizers. Unsupported features are rejected by name.
 
 use super::bpe::{Bpe, BpeParts, SpecialToken, byte_order};
 use super::pre_tokenizer::PreTokenizer;
@@ -8,13 +10,13 @@ use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use systole_base::{Error, ErrorKind, Result};
 
-/// Whether a JSON text is an object of tokens and numbers alone, as GPT-2's `vocab.json`.
+/// Whether a JSON text only maps tokens to integers, like GPT-2's `vocab.json`.
 pub(super) fn is_plain_vocabulary(text: &str) -> bool {
     let parsed = serde_json::from_str::<HashMap<String, Value>>(text);
     parsed.is_ok_and(|all| !all.is_empty() && all.values().all(Value::is_u64))
 }
 
-/// GPT-2's two files.
+/// Parses GPT-2's `vocab.json` and `merges.txt`.
 pub(super) fn from_vocabulary(vocabulary: &str, merges: &str) -> Result<Vocabulary> {
     let parsed: Value = parse(vocabulary)?;
     let vocabulary = object(&parsed, "the vocabulary")?;
@@ -28,23 +30,23 @@ pub(super) fn from_vocabulary(vocabulary: &str, merges: &str) -> Result<Vocabula
 
 pub(super) fn from_json(text: &str) -> Result<Vocabulary> {
     let root: Value = parse(text)?;
-    let model = root.get("model").ok_or_else(|| broken("there is no `model`"))?;
+    let model = root.get("model").ok_or_else(|| broken("`model` is missing"))?;
     match model.get("type").and_then(Value::as_str) {
         Some("Bytes") => Ok(Vocabulary::Bytes),
         Some("Chars") => {
             let chars: Vec<char> = model
                 .get("vocab")
                 .and_then(Value::as_str)
-                .ok_or_else(|| broken("`vocab` is no text"))?
+                .ok_or_else(|| broken("`vocab` is not a string"))?
                 .chars()
                 .collect();
             let made = CharVocabulary::new(chars);
             match made.ids.len() == made.chars.len() && !made.chars.is_empty() {
                 true => Ok(Vocabulary::Chars(made)),
-                false => Err(broken("characters are there twice, or none is")),
+                false => Err(broken("`vocab` is empty or contains a character twice")),
             }
         }
-        // Files of the first versions do not say what they are.
+        // Files of the first versions have no `type`.
         Some("BPE") | None if model.get("merges").is_some() => of_hugging_face(&root, model),
         other => Err(unsupported(&format!("a model `{}`", other.unwrap_or("without merges")))),
     }
@@ -55,18 +57,19 @@ fn of_hugging_face(root: &Value, model: &Value) -> Result<Vocabulary> {
     let added = match root.get("added_tokens") {
         None | Some(Value::Null) => Vec::new(),
         Some(list) => {
-            let list = list.as_array().ok_or_else(|| broken("`added_tokens` is no list"))?;
+            let list = list.as_array().ok_or_else(|| broken("`added_tokens` is not a list"))?;
             list.iter().map(added_token).collect::<Result<Vec<_>>>()?
         }
     };
-    let pairs = model.get("merges").and_then(Value::as_array).ok_or_else(|| broken("`merges` is no list"))?;
+    let pairs =
+        model.get("merges").and_then(Value::as_array).ok_or_else(|| broken("`merges` is not a list"))?;
     let pairs = pairs.iter().map(pair).collect::<Result<Vec<_>>>()?;
-    let vocabulary = model.get("vocab").ok_or_else(|| broken("there is no `vocab`"))?;
+    let vocabulary = model.get("vocab").ok_or_else(|| broken("`vocab` is missing"))?;
     let ignore = model.get("ignore_merges").and_then(Value::as_bool).unwrap_or(false);
     byte_pairs(object(vocabulary, "`vocab`")?, &pairs, added, words(root.get("pre_tokenizer"))?, ignore)
 }
 
-/// What would change the tokens and is not done here.
+/// Returns an error for settings that would change the tokens and are not supported.
 fn refuse_others(root: &Value, model: &Value) -> Result<()> {
     if let Some(kind) = root.get("normalizer").filter(|n| !n.is_null()) {
         return Err(unsupported(&format!("a normalizer {}", kind_of(kind))));
@@ -83,7 +86,7 @@ fn refuse_others(root: &Value, model: &Value) -> Result<()> {
     }
 }
 
-/// How words are cut, and whether a space is put before the text.
+/// Returns the pattern that splits words, and whether to put a space before the text.
 fn words(pre: Option<&Value>) -> Result<(PreTokenizer, bool)> {
     let pre = pre.filter(|p| !p.is_null()).ok_or_else(|| unsupported("no `pre_tokenizer`"))?;
     let flag = |of: &Value, key: &str, default: bool| of.get(key).and_then(Value::as_bool).unwrap_or(default);
@@ -98,7 +101,7 @@ fn words(pre: Option<&Value>) -> Result<(PreTokenizer, bool)> {
                     && !flag(bytes, "use_regex", true);
                 let regex = split.pointer("/pattern/Regex").and_then(Value::as_str).unwrap_or_default();
                 let pattern = PreTokenizer::of(regex).filter(|_| plain);
-                let pattern = pattern.ok_or_else(|| unsupported(&format!("words cut by `{regex}`")))?;
+                let pattern = pattern.ok_or_else(|| unsupported(&format!("words split by `{regex}`")))?;
                 Ok((pattern, flag(bytes, "add_prefix_space", true)))
             }
             _ => Err(unsupported("this sequence of pre-tokenizers")),
@@ -139,7 +142,7 @@ fn byte_pairs(
     let mut tokens: Vec<Option<Vec<u8>>> = Vec::new();
     let mut put = |id: u64, bytes: Vec<u8>| -> Result<()> {
         let id = usize::try_from(id).ok().filter(|id| *id < most).ok_or_else(|| {
-            broken(&format!("token {id} is far beyond the number of tokens, {}", vocabulary.len()))
+            broken(&format!("token {id} is far above the number of tokens, {}", vocabulary.len()))
         })?;
         tokens.resize(tokens.len().max(id + 1), None);
         if let Some(token) = tokens.get_mut(id) {
@@ -150,11 +153,11 @@ fn byte_pairs(
     let is_added = |text: &str| added.iter().any(|a| a.text == text);
     let mut ids: HashMap<&str, u32> = HashMap::with_capacity(vocabulary.len());
     for (text, id) in vocabulary {
-        let id = id.as_u64().ok_or_else(|| broken(&format!("the number of token `{text}` is none")))?;
+        let id = id.as_u64().ok_or_else(|| broken(&format!("the id of token `{text}` is not an integer")))?;
         let bytes: Option<Vec<u8>> = text.chars().map(|c| bytes_of.get(&c).copied()).collect();
         let bytes =
             bytes.filter(|_| !is_added(text)).or_else(|| is_added(text).then(|| text.as_bytes().to_vec()));
-        let not_of_bytes = || unsupported(&format!("token `{text}`, which is not of bytes"));
+        let not_of_bytes = || unsupported(&format!("the token `{text}`, which is not byte-level"));
         put(id, bytes.ok_or_else(not_of_bytes)?)?;
         ids.insert(text, id as u32);
     }
@@ -162,7 +165,9 @@ fn byte_pairs(
         put(u64::from(a.id), a.text.as_bytes().to_vec())?;
     }
     let id = |text: &str| {
-        ids.get(text).copied().ok_or_else(|| broken(&format!("a merge names `{text}`, which is no token")))
+        ids.get(text)
+            .copied()
+            .ok_or_else(|| broken(&format!("a merge contains `{text}`, which is not a token")))
     };
     let merges = pairs.iter().map(|(a, b)| Ok((id(a)?, id(b)?))).collect::<Result<Vec<_>>>()?;
     let parts = BpeParts { tokens, merges, pattern, add_prefix_space, ignore_merges, added };
@@ -173,7 +178,7 @@ fn pair_of_line(line: &str) -> Result<(String, String)> {
     let parts: Vec<&str> = line.split(' ').collect();
     match parts.as_slice() {
         [a, b] => Ok((a.to_string(), b.to_string())),
-        _ => Err(broken(&format!("`{line}` is no pair of tokens"))),
+        _ => Err(broken(&format!("expected a pair of tokens, got `{line}`"))),
     }
 }
 
@@ -182,11 +187,11 @@ fn pair(value: &Value) -> Result<(String, String)> {
     match (value.as_str(), as_list) {
         (Some(line), _) => pair_of_line(line),
         (None, Some([Value::String(a), Value::String(b)])) => Ok((a.clone(), b.clone())),
-        _ => Err(broken(&format!("{value} is no pair of tokens"))),
+        _ => Err(broken(&format!("expected a pair of tokens, got {value}"))),
     }
 }
 
-/// GPT-2 writes each byte as a character that can be printed: others are shifted beyond the first 256.
+/// GPT-2's mapping from bytes to printable characters: unprintable bytes are shifted above 256.
 fn char_of_bytes() -> [char; 256] {
     let mut chars = ['\0'; 256];
     let mut shifted = 256u32;
@@ -261,17 +266,17 @@ fn parse(text: &str) -> Result<Value> {
 }
 
 fn object<'v>(value: &'v Value, what: &str) -> Result<&'v Map<String, Value>> {
-    value.as_object().ok_or_else(|| broken(&format!("{what} is no object")))
+    value.as_object().ok_or_else(|| broken(&format!("{what} is not an object")))
 }
 
 fn broken(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "the tokenizer cannot be read")
+    Error::new(ErrorKind::Data, "cannot read the tokenizer")
         .because(why)
-        .hint("name a tokenizer.json, or a vocab.json with merges.txt beside it")
+        .hint("pass a tokenizer.json, or a vocab.json with merges.txt next to it")
 }
 
 fn unsupported(what: &str) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("tokenizers with {what} are not read"))
-        .because("byte-level BPE is: that of GPT-2, GPT-4, Llama 3, Qwen 2 and their like")
-        .hint("take such a tokenizer, or let one be learnt: data.tokenizer = \"bpe\"")
+    Error::new(ErrorKind::Unsupported, format!("tokenizers with {what} are not supported"))
+        .because("only byte-level BPE is supported, as in GPT-2, GPT-4, Llama 3 and Qwen 2")
+        .hint("use such a tokenizer, or train one: data.tokenizer = \"bpe\"")
 }

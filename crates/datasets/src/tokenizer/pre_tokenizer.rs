@@ -1,17 +1,17 @@
-//! Where byte-level tokenizers cut a text into words: the regular expressions of GPT-2 and of its successors, as scanners.
+//! Pre-tokenizers that split text into words: scanners for the patterns of GPT-2, GPT-4, Llama 3, Qwen 2.
 //!
-//! GPT-2: `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`. Its successors take contractions in
-//! either case, numbers in groups of at most `most` digits, line breaks together with what stands before them, and any one sign
-//! (not only a space) before letters.
+//! GPT-2: `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`. The others also accept
+//! contractions in either case, group digits by at most `most`, attach line breaks to the preceding symbols, and allow
+//! any one symbol (not only a space) before letters.
 
 use super::unicode_letters::is_letter;
 
-/// A way to cut a text into words.
+/// Pattern that splits a text into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PreTokenizer {
-    /// GPT-2's.
+    /// GPT-2's pattern.
     Gpt2,
-    /// GPT-4's and Llama 3's (3 digits), Qwen 2's (1 digit).
+    /// Pattern of GPT-4 and Llama 3 (3 digits), and of Qwen 2 (1 digit).
     Digits { most: usize },
 }
 
@@ -20,7 +20,7 @@ const LIKE_QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+
 const LIKE_GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 impl PreTokenizer {
-    /// The one that a regular expression stands for, where it is known.
+    /// Returns the pattern for a known regular expression.
     pub(super) fn of(regex: &str) -> Option<PreTokenizer> {
         match regex {
             LIKE_GPT2 => Some(PreTokenizer::Gpt2),
@@ -30,7 +30,7 @@ impl PreTokenizer {
         }
     }
 
-    /// The regular expression, for files.
+    /// Returns the regular expression, for tokenizer files.
     pub(super) fn regex(self) -> &'static str {
         match self {
             PreTokenizer::Gpt2 => LIKE_GPT2,
@@ -39,7 +39,7 @@ impl PreTokenizer {
         }
     }
 
-    /// The words of a text: joined they are the text.
+    /// Returns the words of a text; concatenated, they are the text.
     pub(super) fn words(self, text: &str) -> impl Iterator<Item = &str> {
         let mut rest = text;
         std::iter::from_fn(move || {
@@ -72,12 +72,12 @@ fn class(c: char) -> CharClass {
     }
 }
 
-/// Bytes of the characters at the begin of `text` that are so.
+/// Length in bytes of the leading characters of `text` that satisfy `is_so`.
 fn run(text: &str, is_so: impl Fn(char) -> bool) -> usize {
     text.find(|c| !is_so(c)).unwrap_or(text.len())
 }
 
-/// Bytes of the first word by GPT-2's rules; `text` is not empty.
+/// Length in bytes of the first word by GPT-2's pattern; `text` is not empty.
 fn gpt2(text: &str) -> usize {
     if let Some(length) = contraction(text, |a, b| a == b) {
         return length;
@@ -90,7 +90,7 @@ fn gpt2(text: &str) -> usize {
     }
 }
 
-/// Bytes of the first word by the rules of GPT-2's successors.
+/// Length in bytes of the first word by the pattern of GPT-2's successors.
 fn digits(text: &str, most: usize) -> usize {
     let folded = |a: char, b: char| a.eq_ignore_ascii_case(&b) || (a == 'ſ' && b == 's');
     if let Some(length) = contraction(text, folded) {
@@ -120,14 +120,15 @@ fn digits(text: &str, most: usize) -> usize {
     spaces.rfind(is_line_end).map_or_else(|| white(text), |at| at + 1)
 }
 
-/// Bytes of white space up to the next word, whose own space stays with it; all of it at the end of the text.
+/// Length in bytes of the white space before the next word, whose own space stays with it; all of it at the end of the
+/// text.
 fn white(text: &str) -> usize {
     let all = run(text, char::is_whitespace);
     let last = text.get(..all).and_then(|t| t.chars().next_back()).map_or(0, char::len_utf8);
     if all == text.len() || all == last { all } else { all - last }
 }
 
-/// Bytes of `'s`, `'ll` and the like at the begin of `text`.
+/// Length in bytes of a leading `'s`, `'ll` etc.
 fn contraction(text: &str, same: impl Fn(char, char) -> bool) -> Option<usize> {
     let after = text.strip_prefix('\'')?;
     ["s", "t", "re", "ve", "m", "ll", "d"].into_iter().find_map(|end| {

@@ -1,7 +1,7 @@
-//! Products of two computed tensors, matrix by matrix: what attention is made of.
+//! Int8 BATCH_MATMUL of two computed tensors, as in attention.
 //!
-//! The right matrix is packed as a dense layer's weights are. Its distances from its zero point may need nine bits: they are two
-//! or three terms of eight, and the left matrix is read as often.
+//! The right matrix is packed like a dense layer's weights. Its values minus the zero point may need nine bits. They
+//! are then split into two or three int8 terms, and the left matrix is repeated as often.
 
 use super::op_kernel::{OpKernel, OpKernelContext};
 use crate::op_context::OpContext;
@@ -15,24 +15,24 @@ struct BatchMatmul {
     m: usize,
     k: usize,
     n: usize,
-    /// Whether the right matrix lies as `[N, K]`.
+    /// Whether the right matrix is stored as `[N, K]`.
     is_turned: bool,
     zeros: [i32; 2],
-    /// Terms of the right matrix's distances.
+    /// Number of int8 terms that represent a value of the right matrix.
     terms: usize,
     scale: (i32, i32),
     zero: i32,
 }
 
 impl BatchMatmul {
-    /// The product with a right matrix `[N, terms · K]`.
+    /// Creates the matmul with a right matrix `[N, terms · K]`.
     fn product(&self, w: &[i8]) -> Option<Int8Matmul> {
         let scale = OutputScale::Fixed(vec![self.scale]);
         let output = OutputQuantization { bias: None, scale, zero: self.zero, low: -128, high: 127 };
         Int8Matmul::dense_once(self.unit, w, self.terms * self.k, self.zeros[0], &output)
     }
 
-    /// `b` as rows of distances from its zero point, each row once for every term.
+    /// Returns `b` minus its zero point as rows, each repeated for every term.
     fn columns(&self, b: &[i8]) -> Vec<i8> {
         let (k, n, width) = (self.k, self.n, self.terms * self.k);
         let mut w = vec![0; n * width];
@@ -54,10 +54,10 @@ impl BatchMatmul {
         w
     }
 
-    /// One product on this thread.
+    /// Computes one matrix product on this thread.
     fn one(&self, a: &[i8], b: &[i8], y: &mut [i8]) {
         let Some(product) = self.product(&self.columns(b)) else {
-            bug!("a product whose numbers are at most those that it was chosen for cannot be made")
+            bug!("cannot create a matmul whose values are within the limits it was chosen for")
         };
         let team = ThreadPool::new(1);
         if self.terms == 1 {
@@ -87,7 +87,7 @@ impl OpKernel for BatchMatmul {
     }
 }
 
-/// BATCH_MATMUL of two tensors that are both computed, matrices of which none is read twice.
+/// Returns the kernel for a BATCH_MATMUL of two computed tensors without batch broadcasting.
 pub(super) fn matmul(site: &OpContext) -> Option<Box<dyn OpKernel>> {
     let (a, b) = (site.bytes(0)?, site.bytes(1)?);
     let (lead, &[m, k]) = a.dims().split_last_chunk::<2>()?;
@@ -109,7 +109,7 @@ pub(super) fn matmul(site: &OpContext) -> Option<Box<dyn OpKernel>> {
     };
     let scale = quantize_multiplier(f64::from(sa * sb) / f64::from(scale));
     let form = BatchMatmul { unit: site.unit, m, k, n, is_turned, zeros: [za, zb], terms, scale, zero };
-    // The farthest from the zero point that there can be.
+    // The largest possible distance from the zero point.
     let farthest = if zb >= 0 { -128 } else { 127 };
     form.product(&form.columns(&vec![farthest; k * n])).is_some().then(|| Box::new(form) as Box<dyn OpKernel>)
 }

@@ -1,4 +1,4 @@
-//! Element by element: tables of what the interpreter says of all values, and sums.
+//! Element-wise int8 kernels: lookup tables built with the interpreter, quantize, dequantize, add, binary ops.
 
 use super::op_kernel::{OpKernel, OpKernelContext};
 use crate::op_context::OpContext;
@@ -7,7 +7,7 @@ use systole_base::DType;
 use systole_cpu::int8::{BinaryLut, FormulaHint, Int8Add, Int8Isa, in_chunks, table as by_table};
 use systole_tflite::{TfliteOp, quantize_multiplier, sum_multipliers};
 
-/// Elements of a part that a thread takes.
+/// Elements per parallel block.
 const PART: usize = 1 << 14;
 
 struct LutKernel(Box<[i8; 256]>);
@@ -22,7 +22,7 @@ impl OpKernel for LutKernel {
     }
 }
 
-/// Bytes as the floats that they stand for.
+/// Dequantizes int8 through a table of f32.
 struct Int8DequantizeKernel(Vec<[u8; 4]>);
 
 impl OpKernel for Int8DequantizeKernel {
@@ -40,7 +40,7 @@ impl OpKernel for Int8DequantizeKernel {
     }
 }
 
-/// A function of one value.
+/// Returns the kernel of a unary operator: a lookup table.
 pub(super) fn table(site: &OpContext) -> Option<Box<dyn OpKernel>> {
     let (x, y) = (site.bytes(0)?, site.output()?);
     if x.dims() != y.dims() {
@@ -54,7 +54,7 @@ pub(super) fn table(site: &OpContext) -> Option<Box<dyn OpKernel>> {
             let entries = of_all()?.first()?.as_slice::<i8>().ok()?.to_vec();
             Some(Box::new(LutKernel(entries.into_boxed_slice().try_into().ok()?)))
         }
-        // Each channel of its own scale would need its own table.
+        // Per-channel scales would need one table per channel.
         DType::F32 if x.scale().is_ok() => {
             let entries: Vec<[u8; 4]> =
                 of_all()?.first()?.as_slice::<f32>().ok()?.iter().map(|v| v.to_ne_bytes()).collect();
@@ -64,13 +64,13 @@ pub(super) fn table(site: &OpContext) -> Option<Box<dyn OpKernel>> {
     }
 }
 
-/// Floats rounded to bytes.
+/// Quantizes f32 to int8.
 struct QuantizeKernel {
     scale: f32,
     zero: i32,
 }
 
-/// The greatest number below one half: a sum with it that is cut is rounded half away from zero.
+/// Largest f32 below 0.5: adding it before truncation rounds half away from zero.
 const BELOW_HALF: f32 = 0.5 - f32::EPSILON / 4.0;
 
 impl OpKernel for QuantizeKernel {
@@ -92,7 +92,7 @@ impl OpKernel for QuantizeKernel {
     }
 }
 
-/// Floats as bytes, or bytes under another scale.
+/// Returns the kernel of QUANTIZE: from f32, or from int8 with another scale.
 pub(super) fn quantize(site: &OpContext) -> Option<Box<dyn OpKernel>> {
     let x = site.input(0)?;
     if x.ty.dtype != DType::F32 || x.data.is_some() {
@@ -114,12 +114,13 @@ impl OpKernel for AddKernel {
     }
 }
 
-/// A function of two values; one operand has the result's shape, the other is repeated.
+/// A binary operator; one operand has the result's shape, the other is broadcast.
 struct BinaryLutKernel {
     pairs: BinaryLut,
-    /// Which operand has the result's shape.
+    /// Index of the operand with the result's shape.
     full: usize,
-    /// Elements of the result for each of the other operand, and of that of a sample.
+    /// Number of consecutive result elements per element of the broadcast operand, and that operand's elements per
+    /// sample.
     inner: usize,
     other: usize,
     is_constant: bool,
@@ -144,14 +145,15 @@ impl OpKernel for BinaryLutKernel {
     }
 }
 
-/// How the elements of `own` are repeated over `dims`: how often each in a row. `None`: in another way.
+/// Returns how many consecutive elements of `dims` use the same element of `own`, or `None` for another broadcast
+/// pattern.
 fn repeated(own: &[usize], dims: &[usize]) -> Option<usize> {
     let lead = dims.len().checked_sub(own.len())?;
     let mine = |d: usize| d.checked_sub(lead).map_or(1, |d| own[d]);
     if dims.iter().enumerate().any(|(d, &size)| mine(d) != 1 && mine(d) != size) {
         return None;
     }
-    // From the end: repeated, then the operand's own dimensions, then repeated.
+    // From the end: broadcast dimensions, the operand's own dimensions, broadcast dimensions.
     let (mut inner, mut state) = (1, 0);
     for (d, &size) in dims.iter().enumerate().rev().filter(|(_, d)| **d > 1) {
         state = match (mine(d) == size, state) {
@@ -188,7 +190,7 @@ pub(super) fn both(site: &OpContext) -> Option<Box<dyn OpKernel>> {
     Some(Box::new(BinaryLutKernel { pairs, full, inner, other: other.ty.elements(), is_constant }))
 }
 
-/// What the function may be, of the operand `full` and the other one.
+/// Returns the formula to try, with operand `full` first.
 fn likely(site: &OpContext, full: usize) -> Option<FormulaHint> {
     let [(sa, za), (sb, zb)] = [site.input(full)?.scale().ok()?, site.input(1 - full)?.scale().ok()?];
     let (scale, zero) = site.output()?.scale().ok()?;
@@ -206,7 +208,7 @@ fn likely(site: &OpContext, full: usize) -> Option<FormulaHint> {
     })
 }
 
-/// A sum or difference of two tensors of one shape, where none is constant.
+/// Returns the kernel of ADD or SUB of two computed tensors of the same shape.
 fn sum(site: &OpContext) -> Option<Box<dyn OpKernel>> {
     let (a, b) = (site.bytes(0)?, site.bytes(1)?);
     let y = site.byte_output(a.dims())?;

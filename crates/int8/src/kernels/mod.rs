@@ -1,4 +1,4 @@
-//! The forms of operators: what the engine's kernels compute.
+//! Kernel selection: maps `.tflite` operators to the CPU engine's int8 kernels.
 
 mod batch_matmul;
 mod elementwise;
@@ -12,7 +12,7 @@ use crate::op_context::OpContext;
 pub(crate) use op_kernel::{OpKernel, OpKernelContext};
 use systole_tflite::TfliteOp;
 
-/// The forms of an operator, one for each output; `None`: it has none.
+/// Returns the kernels of an operator, one per output, or `None` if it has none.
 pub(crate) fn choose(site: &OpContext) -> Option<Vec<Box<dyn OpKernel>>> {
     let one = |form: Option<Box<dyn OpKernel>>| Some(vec![form?]);
     match site.operator.op {

@@ -1,4 +1,6 @@
-//! Elements that move whole: where each comes from is what the interpreter does with their numbers.
+//! Data-movement kernels (TRANSPOSE, SLICE, PAD, CONCATENATION …) as lists of copies.
+//!
+//! The copies are found by running the interpreter on element indices.
 
 use super::op_kernel::{OpKernel, OpKernelContext};
 use crate::op_context::OpContext;
@@ -7,13 +9,13 @@ use systole_base::{DType, Literal};
 use systole_cpu::int8::in_chunks;
 use systole_tflite::{OptionField, TfliteOp, axis_of};
 
-/// Elements of a tensor that is moved so, at most: their numbers take four times as much.
+/// Maximum elements of a moved tensor: their indices take four times as many bytes.
 const MOST: usize = 1 << 22;
 
-/// Bytes of the operand that follow each other, or filling.
+/// Consecutive bytes of the operand, or fill values.
 #[derive(Clone, Copy)]
 struct CopySpan {
-    /// `None`: filling.
+    /// Offset in the operand; `None` for fill values.
     from: Option<u32>,
     bytes: u32,
 }
@@ -22,7 +24,7 @@ struct DataMovementKernel {
     operand: usize,
     pieces: Vec<CopySpan>,
     fill: u8,
-    /// Bytes of a sample.
+    /// Bytes per sample of the operand.
     x: usize,
     y: usize,
 }
@@ -49,7 +51,7 @@ impl OpKernel for DataMovementKernel {
     }
 }
 
-/// TRANSPOSE, SLICE, PAD and others: the operand that is no constant is moved.
+/// Returns the kernels of TRANSPOSE, SLICE, PAD and similar operators with one computed operand.
 pub(super) fn moves(site: &OpContext) -> Option<Vec<Box<dyn OpKernel>>> {
     let operand = usize::from(site.operator.op == TfliteOp::Split);
     let mut others = (0..site.operator.inputs.len()).filter(|n| *n != operand);
@@ -67,7 +69,7 @@ pub(super) fn moves(site: &OpContext) -> Option<Vec<Box<dyn OpKernel>>> {
     {
         return None;
     }
-    // From 1 on: what stays 0 is filling.
+    // Indices start at 1: 0 means fill value.
     let numbers: Vec<i32> = (1..=x.ty.elements() as i32).collect();
     let value = Literal::from_slice(x.dims(), &numbers).ok()?;
     let found = probe(site, vec![ProbeOperand { operand, value }], None, Some(DType::I32))?;
@@ -81,7 +83,7 @@ pub(super) fn moves(site: &OpContext) -> Option<Vec<Box<dyn OpKernel>>> {
     (outputs.len() == found.len()).then(|| outputs.iter().zip(&found).map(one).collect())?
 }
 
-/// Neighbours that stay neighbours as one piece.
+/// Merges consecutive elements into spans.
 fn pieces(numbers: &[i32], size: usize) -> Vec<CopySpan> {
     let mut all: Vec<CopySpan> = Vec::new();
     let size = size as u32;
@@ -96,9 +98,9 @@ fn pieces(numbers: &[i32], size: usize) -> Vec<CopySpan> {
 }
 
 struct ConcatKernel {
-    /// Bytes of each operand that follow each other, and whether it is a constant.
+    /// For each operand: bytes per contiguous block, and whether it is constant.
     blocks: Vec<(usize, bool)>,
-    /// How often they take turns in a sample.
+    /// Number of interleaved blocks per sample.
     outer: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Convolutions and dense layers.
+//! Kernels of CONV_2D, DEPTHWISE_CONV_2D and FULLY_CONNECTED.
 
 use super::op_kernel::{OpKernel, OpKernelContext};
 use crate::op_context::OpContext;
@@ -26,7 +26,7 @@ impl OpKernel for Int8DepthwiseConv {
     }
 }
 
-/// A bias: `Some(None)` where it is left out, `None` where it is no constant.
+/// Returns the bias operand: `Some(None)` if it is omitted, `None` if it is not constant.
 fn bias<'a>(site: &OpContext<'a>, n: usize) -> Option<Option<&'a [i32]>> {
     match site.operand(n) {
         None => Some(None),
@@ -34,7 +34,7 @@ fn bias<'a>(site: &OpContext<'a>, n: usize) -> Option<Option<&'a [i32]>> {
     }
 }
 
-/// What a convolution's sums become: x, kernels of so many channels, the output.
+/// Returns the output quantization of a convolution with `channels` filters.
 fn output<'a>(
     site: &OpContext<'a>,
     x: &TfliteTensor,
@@ -62,7 +62,7 @@ fn output<'a>(
 pub(super) fn convolution(site: &OpContext) -> Option<Box<dyn OpKernel>> {
     let (x, w) = (site.bytes(0)?, site.input(1)?);
     let (&[b, h, width, c], &[o, kh, kw, own]) = (x.dims(), w.dims()) else { return None };
-    // `slides` knows of borders.
+    // `slides` handles padding.
     let along = site.slides([h, width], [kh, kw], true)?;
     let y = site.byte_output(&[b, along[0].positions, along[1].positions, o])?;
     if own != c {
@@ -89,7 +89,7 @@ pub(super) fn depthwise(site: &OpContext) -> Option<Box<dyn OpKernel>> {
     if c != 1 {
         return None;
     }
-    // Of one channel it is a convolution, whose kernels lie the other way around.
+    // With one input channel it is a convolution with transposed weights.
     let turned: Vec<i8> = (0..o).flat_map(|o_at| w.iter().copied().skip(o_at).step_by(o)).collect();
     Some(Box::new(Int8Matmul::convolution(site.unit, &turned, along, 1, zero, &output)?))
 }

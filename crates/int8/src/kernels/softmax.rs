@@ -1,4 +1,4 @@
-//! Over the last dimension.
+//! Softmax kernel over the last dimension.
 
 use super::op_kernel::{OpKernel, OpKernelContext};
 use crate::op_context::OpContext;

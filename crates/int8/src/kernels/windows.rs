@@ -1,4 +1,4 @@
-//! Poolings, and reductions of dimensions that follow each other, which are poolings of all.
+//! Kernels of AVERAGE_POOL_2D and MAX_POOL_2D, and of reductions over adjacent dimensions (global pooling).
 
 use super::op_kernel::{OpKernel, OpKernelContext};
 use crate::op_context::OpContext;
@@ -51,7 +51,7 @@ pub(super) fn reduction(site: &OpContext) -> Option<Box<dyn OpKernel>> {
     if y.ty.dtype != DType::I8 || y.dims() != dims {
         return None;
     }
-    // Dimensions of 1 stand in nobody's way.
+    // Dimensions of size 1 do not separate reduced dimensions.
     let real: Vec<(usize, bool)> = each().map(|(&d, &g)| (d, g)).filter(|(d, _)| *d > 1).collect();
     let first = real.iter().position(|(_, g)| *g)?;
     let count = real[first..].iter().take_while(|(_, g)| *g).count();

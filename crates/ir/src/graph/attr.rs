@@ -1,16 +1,16 @@
-//! Attributes of ops as data: [`AttrList`] is what an op says of itself.
+//! Op attributes as data: named values ([`AttrList`]) in the forms that StableHLO text uses.
 
 use super::ConvDims;
 use systole_base::Literal;
 
-/// An attribute value in the forms that StableHLO text uses.
+/// Value of an op attribute, in the forms of StableHLO text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attr {
     /// `3 : i64`
     Int(i64),
     /// `3 : i32`
     Int32(i32),
-    /// Only its name: `use_global_device_ids`.
+    /// Unit attribute, only its name is printed: `use_global_device_ids`.
     Unit,
     /// `true`
     Bool(bool),
@@ -37,17 +37,17 @@ pub enum Attr {
 /// A field of an [`Attr::Struct`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttrField {
-    /// `[0, 1]`; printed only when not empty.
+    /// `[0, 1]`; printed only if not empty.
     List(Vec<i64>),
-    /// A single number.
+    /// A single integer.
     Int(i64),
 }
 
-/// Named attributes, in the order they are printed. Names with a dialect (`systole.trip_count`) are ours: other
-/// readers of StableHLO skip them.
+/// Named attributes in print order. Names with a dialect prefix (`systole.trip_count`) are Systole's extensions; other
+/// StableHLO readers ignore them.
 pub type AttrList = Vec<(&'static str, Attr)>;
 
-/// Widens sizes to the i64 of attributes.
+/// Converts sizes to a list of i64.
 pub fn ints(values: &[usize]) -> Attr {
     Attr::Ints(values.iter().map(|&v| v as i64).collect())
 }

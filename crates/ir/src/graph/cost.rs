@@ -1,10 +1,10 @@
-//! Work of a whole graph: the sum of its ops' own cost rules.
+//! Cost of a whole graph: floating-point operations and bytes moved, summed over its ops.
 
 use super::{Graph, OpCost};
 use systole_base::TensorType;
 
-/// Floating-point operations and bytes moved if every node that a result needs ran alone, bodies of loops counted once
-/// per trip where the trip count is known.
+/// Sums the operations and bytes of all live nodes, without fusion. Loop bodies count once per iteration if the trip
+/// count is known.
 pub fn cost(graph: &Graph) -> OpCost {
     let mut needed = vec![false; graph.nodes.len()];
     graph.results.iter().for_each(|r| needed[r.index()] = true);

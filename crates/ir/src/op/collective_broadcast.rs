@@ -1,4 +1,4 @@
-//! collective_broadcast: the first device of each group sends its array to the others.
+//! collective_broadcast: sends the array of each group's first device to the whole group.
 
 use super::collective::{alone, emit, me, on_one, one};
 use super::*;
@@ -24,7 +24,7 @@ impl OpRule for CollectiveBroadcast {
         let g = dy.builder();
         let body = Monoid::Add.body(dy.dtype());
         let sum = emit(AllReduce { groups: self.groups.clone(), body }, dy);
-        // As in text: groups over a channel are of partitions.
+        // As in text: groups over a channel contain partitions.
         let id: Op = if self.groups.channel > 0 { PartitionId.into() } else { ReplicaId.into() };
         let own = g.emit(id, &[]).remove(0);
         let mut senders = LiteralBuilder::new(TensorType::new(DType::U32, [self.groups.members.len()]));
@@ -43,7 +43,7 @@ impl OpRule for CollectiveBroadcast {
 impl StructuralOp for CollectiveBroadcast {
     fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         if s.has("has_dynamic_root") && s.flag("has_dynamic_root") != Ok(false) {
-            return Err("a sender that is data is not supported".into());
+            return Err("a source device given as an operand is not supported".into());
         }
         Ok(CollectiveBroadcast { groups: ReplicaGroups::read(s)? })
     }
@@ -58,7 +58,7 @@ impl StructuralOp for CollectiveBroadcast {
 }
 
 impl Collective for CollectiveBroadcast {
-    /// Devices that are in no group get zeros.
+    /// Devices in no group get zeros.
     fn together(&self, _: DeviceCounts, args: &[Vec<&Literal>]) -> Result<Vec<Literal>> {
         let mut all: Vec<Literal> = args.iter().map(|own| Literal::zeros(own[0].ty().clone())).collect();
         for group in &self.groups.members {

@@ -1,4 +1,4 @@
-//! Values without operands: parameters of the graph, constants, iota.
+//! Ops without operands: parameter, constant, iota.
 
 use super::elementwise_samples::{SPECIAL, array, program};
 use super::*;
@@ -45,7 +45,7 @@ impl OpRule for Constant {
     }
 }
 
-/// Neither cut nor split: it is an input of a block, and callers know how it lies on devices.
+/// Not split: constants are inputs of a row block, and callers know their sharding.
 impl StructuralOp for Constant {
     fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(Constant { value: s.dense("value")? })
@@ -83,7 +83,7 @@ impl OpRule for Iota {
         require!(
             self.dim < self.ty.rank(),
             "C1",
-            "iota_dimension {} is not below rank {}",
+            "iota_dimension {} must be below the rank {}",
             self.dim,
             self.ty.rank()
         );

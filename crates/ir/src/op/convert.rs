@@ -1,4 +1,4 @@
-//! Changes of element type: convert, bitcast_convert, reduce_precision.
+//! Element type conversions: convert, bitcast_convert, reduce_precision.
 
 use super::elementwise_samples::{COUNTS, SPECIAL, array, program};
 use super::sample::sample;
@@ -64,7 +64,7 @@ impl OpRule for BitcastConvert {
         require!(
             (x.dtype == DType::Bool) == (self.to == DType::Bool),
             "C1",
-            "bool has no bits to share with another type"
+            "cannot bitcast between bool and another type"
         );
         let (from, to) = (x.dtype.size(), self.to.size());
         let mut dims = x.shape.dims().to_vec();
@@ -72,7 +72,7 @@ impl OpRule for BitcastConvert {
             dims.push(from / to);
         } else if from < to {
             let last = dims.pop();
-            require!(last == Some(to / from), "C1", "the last dimension of {x} must be {}", to / from);
+            require!(last == Some(to / from), "C1", "the last dimension of {x} must have size {}", to / from);
         }
         Ok(smallvec![TensorType::new(self.to, dims)])
     }
@@ -84,7 +84,7 @@ impl OpRule for BitcastConvert {
     }
 }
 
-/// Neither cut nor split: an element may become several along a dimension of its own.
+/// Not split: an element may become several elements along a new dimension.
 impl StructuralOp for BitcastConvert {
     fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(BitcastConvert { to: s.result(0)?.dtype })
@@ -124,10 +124,10 @@ impl StructuralOp for BitcastConvert {
 }
 
 impl ReducePrecision {
-    /// The value at one element.
+    /// Evaluates one element.
     pub fn apply(self, x: f64) -> f64 {
         if x.is_nan() && self.mantissa_bits == 0 {
-            return f64::INFINITY.copysign(x); // no bit is left that tells NaN from infinity
+            return f64::INFINITY.copysign(x); // no mantissa bit is left to tell NaN from infinity
         }
         if !x.is_finite() || x == 0.0 {
             return x;
@@ -154,7 +154,7 @@ impl OpRule for ReducePrecision {
 
     fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
-        require!(args[0].dtype.is_float(), "-", "is not defined on {}", args[0].dtype);
+        require!(args[0].dtype.is_float(), "-", "not supported for element type {}", args[0].dtype);
         require!(self.exponent_bits >= 1, "C2", "exponent_bits must be at least 1");
         Ok(smallvec![args[0].clone()])
     }

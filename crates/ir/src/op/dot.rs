@@ -1,4 +1,4 @@
-//! dot_general: sums of products over pairs of dimensions, batched over others.
+//! dot_general: batched matrix product over any dimensions.
 
 use super::sample::{WIDE, sample};
 use super::*;
@@ -7,12 +7,12 @@ use smallvec::smallvec;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar};
 
 impl DotGeneral {
-    /// Dimensions of `a` that are neither batch nor contracted.
+    /// Free dimensions of `a`: neither batch nor contracting.
     pub fn lhs_free(&self, rank: usize) -> Dims {
         (0..rank).filter(|d| !self.lhs_batch.contains(d) && !self.lhs_contract.contains(d)).collect()
     }
 
-    /// Dimensions of `b` that are neither batch nor contracted.
+    /// Free dimensions of `b`: neither batch nor contracting.
     pub fn rhs_free(&self, rank: usize) -> Dims {
         (0..rank).filter(|d| !self.rhs_batch.contains(d) && !self.rhs_contract.contains(d)).collect()
     }
@@ -29,27 +29,35 @@ impl OpRule for DotGeneral {
     fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 2)?;
         let (a, b) = (args[0], args[1]);
-        require!(self.lhs_batch.len() == self.rhs_batch.len(), "C1", "batch dimensions do not pair up");
+        require!(
+            self.lhs_batch.len() == self.rhs_batch.len(),
+            "C1",
+            "the operands must have the same number of batch dimensions"
+        );
         require!(
             self.lhs_contract.len() == self.rhs_contract.len(),
             "C2",
-            "contracting dimensions do not pair up"
+            "the operands must have the same number of contracting dimensions"
         );
         let below = |dims: &[usize], x: &TensorType| dims.iter().all(|d| *d < x.rank());
-        require!(below(&self.lhs_batch, a), "C5", "batch dimensions are not below the rank of {a}");
-        require!(below(&self.lhs_contract, a), "C6", "contracting dimensions are not below the rank of {a}");
-        require!(below(&self.rhs_batch, b), "C7", "batch dimensions are not below the rank of {b}");
-        require!(below(&self.rhs_contract, b), "C8", "contracting dimensions are not below the rank of {b}");
-        require!(distinct(&self.lhs_batch, &self.lhs_contract), "C3", "dimensions of {a} are named twice");
-        require!(distinct(&self.rhs_batch, &self.rhs_contract), "C4", "dimensions of {b} are named twice");
+        require!(below(&self.lhs_batch, a), "C5", "batch dimensions must be below the rank of {a}");
+        require!(below(&self.lhs_contract, a), "C6", "contracting dimensions must be below the rank of {a}");
+        require!(below(&self.rhs_batch, b), "C7", "batch dimensions must be below the rank of {b}");
+        require!(below(&self.rhs_contract, b), "C8", "contracting dimensions must be below the rank of {b}");
+        require!(distinct(&self.lhs_batch, &self.lhs_contract), "C3", "a dimension of {a} is listed twice");
+        require!(distinct(&self.rhs_batch, &self.rhs_contract), "C4", "a dimension of {b} is listed twice");
         for (&l, &r) in self.lhs_batch.iter().zip(&self.rhs_batch) {
-            require!(a.shape[l] == b.shape[r], "C9", "batch sizes differ: {l} of {a}, {r} of {b}");
+            require!(
+                a.shape[l] == b.shape[r],
+                "C9",
+                "batch sizes differ: dimension {l} of {a}, dimension {r} of {b}"
+            );
         }
         for (&l, &r) in self.lhs_contract.iter().zip(&self.rhs_contract) {
             require!(
                 a.shape[l] == b.shape[r],
                 "C10",
-                "summed sizes differ: dimension {l} of {a} is {}, dimension {r} of {b} is {}",
+                "contracting sizes differ: dimension {l} of {a} has size {}, dimension {r} of {b} has size {}",
                 a.shape[l],
                 b.shape[r]
             );
@@ -58,7 +66,7 @@ impl OpRule for DotGeneral {
         require!(
             a.dtype.is_float() == self.element_type.is_float(),
             "C13",
-            "{} products cannot sum to {}",
+            "cannot accumulate products of {} in {}",
             a.dtype,
             self.element_type
         );
@@ -106,7 +114,7 @@ impl OpRule for DotGeneral {
         let rows: Vec<usize> = (nb..nb + fa.len()).collect();
         let cols: Vec<usize> = (nb + fa.len()..dy.rank()).collect();
 
-        // da[batch, free a, contract] = Σ over b's free dims of dy · b, then back to a's order of dimensions.
+        // da[batch, free a, contract] = Σ over b's free dims of dy · b, then transposed to a's dimension order.
         let da = dy.dot_general(b, &batch, &self.rhs_batch, &cols, &fb);
         let da_order = order_of(&self.rhs_contract);
         let da_dims: Vec<usize> = [
@@ -162,13 +170,13 @@ impl StructuralOp for DotGeneral {
     }
 
     fn samples() -> Vec<OpSample> {
-        // Lists: batch dimensions of both operands, then the contracted ones of both.
+        // Batch dimensions of both operands, then contracting dimensions of both.
         type Lists<'a> = [&'a [usize]; 4];
         let case = |what: &str, from: DType, to: DType, a: &[usize], b: &[usize], lists: Lists<'_>| {
             let [lhs_batch, rhs_batch, lhs_contract, rhs_contract] = lists.map(systole_base::Dims::from);
             let op = DotGeneral { lhs_batch, rhs_batch, lhs_contract, rhs_contract, element_type: to };
             let params = [(TensorType::new(from, a), WIDE), (TensorType::new(from, b), WIDE)];
-            // Products are summed in another order and, in narrow types, with other roundings.
+            // Backends sum in another order and, in bf16 and f16, round differently.
             let label = format!("{what}_{from}_{to}");
             sample(label, &params, 32, from == DType::F64, |x| x[0].builder().emit(op, &[&x[0], &x[1]]))
         };
@@ -268,14 +276,14 @@ pub(crate) fn sum_of_products(
     Scalar::Int(sum).round_to(to)
 }
 
-/// The positions of `dims` sorted by value: free dimensions come out in increasing order.
+/// Positions of `dims` sorted by value, so that free dimensions come out in increasing order.
 fn order_of(dims: &[usize]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..dims.len()).collect();
     order.sort_by_key(|&k| dims[k]);
     order
 }
 
-/// The permutation that undoes `dims`.
+/// Inverse permutation of `dims`.
 fn inverse(dims: &[usize]) -> Vec<usize> {
     let mut inv = vec![0; dims.len()];
     dims.iter().enumerate().for_each(|(i, &d)| inv[d] = i);

@@ -1,4 +1,4 @@
-//! Slices at places known only when running: dynamic_slice, dynamic_update_slice.
+//! dynamic_slice and dynamic_update_slice: read or overwrite a block at a start index given at run time.
 
 use super::attr::ints;
 use super::gather::{as_index, elements};
@@ -7,26 +7,28 @@ use crate::require;
 use smallvec::smallvec;
 use systole_base::{DType, Dims, LiteralBuilder, Shape};
 
-/// Checks that starts are integer scalars of one type.
+/// Checks that start indices are integer scalars of one type.
 fn check_starts(starts: &[&TensorType], label: &'static str) -> Result<(), SpecConstraint> {
     for s in starts {
         let fits = s.rank() == 0 && s.dtype.is_int() && *s == starts[0];
         if !fits {
-            let what =
-                format!("the start {s} is no integer scalar, or not of the type {} of others", starts[0]);
+            let what = format!(
+                "the start index has type {s}, expected an integer scalar of the same type as the others, {}",
+                starts[0]
+            );
             return Err(SpecConstraint::new(label, what));
         }
     }
     Ok(())
 }
 
-/// Starts moved so that a block of `sizes` lies inside `shape`.
+/// Clamps start indices so that a block of `sizes` is inside `shape`.
 fn clamped(starts: &[&Literal], shape: &Shape, sizes: &[usize]) -> Dims {
     let last = (0..shape.rank()).map(|d| (shape[d] - sizes[d]) as i64);
     starts.iter().zip(last).map(|(s, last)| as_index(s.get(0)).clamp(0, last) as usize).collect()
 }
 
-/// Positions in `shape` of the elements of a block of `sizes` at `start`, in row-major order.
+/// Indices in `shape` of the elements of a block of `sizes` at `start`, in row-major order.
 fn block<'a>(shape: &'a Shape, start: &'a [usize], sizes: &Shape) -> impl Iterator<Item = usize> + 'a {
     sizes.indices().map(move |index| {
         let at: Dims = index.iter().zip(start).map(|(i, s)| i + s).collect();
@@ -38,12 +40,12 @@ impl OpRule for DynamicSlice {
     lowered!(Move);
 
     fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
-        require!(!args.is_empty(), "-", "takes an operand and its start indices");
+        require!(!args.is_empty(), "-", "expected an operand and its start indices");
         let (x, starts) = (args[0], &args[1..]);
         require!(
             starts.len() == x.rank() && self.sizes.len() == x.rank(),
             "C2",
-            "{} start_indices and {} slice_sizes for {x}",
+            "got {} start_indices and {} slice_sizes for {x}",
             starts.len(),
             self.sizes.len()
         );
@@ -66,7 +68,7 @@ impl OpRule for DynamicSlice {
     fn vjp(&self, x: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
         let mut grads = vec![Grad::Zero; x.len()];
         if let Some(dy) = &dy[0] {
-            // Starts are clamped alike: both blocks are of one size.
+            // Both blocks have the same size, so the starts are clamped in the same way.
             let starts: Vec<&Tensor> = x[1..].iter().collect();
             grads[0] = Grad::Of(x[0].zeros_like().dynamic_update_slice(dy, &starts));
         }
@@ -77,13 +79,13 @@ impl OpRule for DynamicSlice {
         vec![("slice_sizes", ints(&self.sizes))]
     }
 
-    /// Only the block moves.
+    /// Only the block is moved.
     fn cost(&self, _: &[&TensorType], outs: &ResultTypes) -> OpCost {
         OpCost { flops: 0.0, bytes: 2.0 * outs[0].bytes() as f64 }
     }
 }
 
-/// Not cut: the block may be of other rows.
+/// Not split: the block may cover other rows.
 impl StructuralOp for DynamicSlice {
     fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(DynamicSlice { sizes: s.sizes("slice_sizes")? })
@@ -107,14 +109,14 @@ impl OpRule for DynamicUpdateSlice {
     lowered!(Move);
 
     fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
-        require!(args.len() >= 2, "-", "takes an operand, an update and its start indices");
+        require!(args.len() >= 2, "-", "expected an operand, an update and the start indices");
         let (x, update, starts) = (args[0], args[1], &args[2..]);
         require!(x.dtype == update.dtype, "C2", "element types differ: {x} and {update}");
         require!(x.rank() == update.rank(), "C3", "ranks differ: {x} and {update}");
-        require!(starts.len() == x.rank(), "C4", "{} start_indices for {x}", starts.len());
+        require!(starts.len() == x.rank(), "C4", "got {} start_indices for {x}", starts.len());
         check_starts(starts, "C5")?;
         let inside = update.shape.iter().zip(x.shape.iter()).all(|(s, n)| s <= n);
-        require!(inside, "C6", "the update {update} exceeds {x}");
+        require!(inside, "C6", "the update {update} is larger than {x}");
         Ok(smallvec![x.clone()])
     }
 
@@ -139,13 +141,13 @@ impl OpRule for DynamicUpdateSlice {
         grads
     }
 
-    /// Only the block moves when the operand is updated in place.
+    /// Only the block is moved if the operand is updated in place.
     fn cost(&self, args: &[&TensorType], _: &ResultTypes) -> OpCost {
         OpCost { flops: 0.0, bytes: 2.0 * args[1].bytes() as f64 }
     }
 }
 
-/// Not cut: the block may be of other rows.
+/// Not split: the block may cover other rows.
 impl StructuralOp for DynamicUpdateSlice {
     fn parse(_: &OpSource<'_>) -> OpParseResult<Self> {
         Ok(DynamicUpdateSlice)
@@ -160,7 +162,7 @@ impl StructuralOp for DynamicUpdateSlice {
     }
 }
 
-/// Tiny programs for the tests: starts inside, outside and at both ends.
+/// Small test programs: start indices inside, outside and at both ends.
 pub fn dynamic_slice_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32, DType::Bool] {
@@ -174,7 +176,7 @@ pub fn dynamic_slice_samples() -> Vec<OpSample> {
     all
 }
 
-/// The parameters: arrays of these shapes, and one start for each dimension.
+/// Parameters: arrays of these shapes, and one start index per dimension.
 fn with_starts(dtype: DType, index: DType, shapes: &[&[usize]]) -> Vec<(TensorType, ArgDomain)> {
     let low = if index.is_unsigned_int() { 0.0 } else { -3.0 };
     let arrays = shapes.iter().map(|s| (TensorType::new(dtype, *s), elements(dtype)));
@@ -189,7 +191,7 @@ fn sliced(what: &str, dtype: DType, index: DType, shape: &[usize], sizes: &[usiz
     })
 }
 
-/// Tiny programs for the tests: starts inside, outside and at both ends.
+/// Small test programs: start indices inside, outside and at both ends.
 pub fn dynamic_update_slice_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32, DType::Bool] {
@@ -221,7 +223,7 @@ mod tests {
         sample::check::all(&dynamic_update_slice_samples());
     }
 
-    /// The examples of the specification: starts −1 and 3 become 0 and 2.
+    /// Examples from the specification: starts −1 and 3 become 0 and 2.
     #[test]
     fn starts_are_clamped() {
         let g = GraphBuilder::new("main");

@@ -1,4 +1,4 @@
-//! The samples of element-wise ops, and what the samples of several ops are made of.
+//! Generates test samples of element-wise ops, and helpers for the samples of other ops.
 
 use super::sample::{WIDE, sample};
 use super::*;
@@ -7,7 +7,7 @@ use systole_base::{DType, LiteralBuilder, Scalar};
 
 pub(super) const COUNTS: ArgDomain = ArgDomain::Uniform(-99.0, 99.0);
 
-/// One op on operands of one shape, for every element type that it accepts, and on empty and rank-0 arrays.
+/// Samples of an element-wise op for every element type that it accepts, and for empty and rank-0 arrays.
 pub(super) fn elementwise(op: impl Elementwise) -> Vec<OpSample> {
     let ((domains, ulp, differentiable), op) = (op.sampled(), op.into());
     let domains: Vec<ArgDomain> = domains.into_iter().map(|(a, b)| ArgDomain::Uniform(a, b)).collect();
@@ -30,9 +30,9 @@ pub(super) fn elementwise(op: impl Elementwise) -> Vec<OpSample> {
     all
 }
 
-/// The samples of a row.
+/// Element-wise ops whose samples are generated from their row.
 pub(super) trait Elementwise: Copy + Into<Op> {
-    /// Domains of the operands, tolerance in units in the last place, whether the derivative is checked.
+    /// Operand domains, tolerance in units in the last place (ULP), and whether the derivative is checked.
     fn sampled(self) -> (Vec<(f64, f64)>, u32, bool);
 }
 
@@ -48,8 +48,8 @@ impl Elementwise for Binary {
     }
 }
 
-/// Adds to an op's samples one for each further element type that it accepts: the first sample over f32, retyped.
-/// Ops with bodies accept only the types of their bodies.
+/// Adds one sample for each further element type that the op accepts: the first f32 sample with the type replaced. Ops
+/// with bodies accept only the types of their bodies.
 pub(super) fn every_dtype(mut samples: Vec<OpSample>) -> Vec<OpSample> {
     let over = |s: &OpSample, d: DType| s.graph.nodes.iter().any(|n| n.outs[0].dtype == d);
     let single = |s: &&OpSample| s.graph.nodes.len() == s.graph.params.len() + 1;
@@ -74,7 +74,7 @@ pub(super) fn every_dtype(mut samples: Vec<OpSample>) -> Vec<OpSample> {
     samples
 }
 
-/// `what_dtype` for every element type: one program over arrays of `shapes`.
+/// Samples named `what_dtype`, one for each element type: the same program over arrays of `shapes`.
 pub(super) fn moved(
     what: &str,
     shapes: &[&[usize]],
@@ -87,7 +87,7 @@ pub(super) fn moved(
     DType::ALL.into_iter().map(case).collect()
 }
 
-/// The same for f64 alone.
+/// Like [`moved`], for f64 only.
 pub(super) fn moved_f64(
     what: &str,
     shapes: &[&[usize]],
@@ -97,14 +97,14 @@ pub(super) fn moved_f64(
     sample(format!("{what}_f64"), &params, 0, true, build)
 }
 
-/// A sample without parameters.
+/// Creates a sample without parameters.
 pub(super) fn program(label: &str, build: impl FnOnce(&GraphBuilder) -> Vec<Tensor>) -> OpSample {
     let g = GraphBuilder::new("main");
     match g.finish(&build(&g)) {
         Ok(graph) => {
             OpSample { label: label.into(), graph, domains: Vec::new(), ulp: 0, differentiable: false }
         }
-        Err(e) => systole_base::bug!("the sample {label} does not build: {e}"),
+        Err(e) => systole_base::bug!("cannot build the sample {label}: {e}"),
     }
 }
 

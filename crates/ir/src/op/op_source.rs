@@ -1,11 +1,11 @@
-//! What text says of an op: attributes by name, bodies and types. Table entries rebuild ops from it.
+//! Parsed form of an op: attributes by name, bodies and types. The op table rebuilds ops from it.
 
 use crate::graph::attr::AttrField;
 use crate::graph::{ConvDims, Graph};
 use std::sync::Arc;
 use systole_base::{Dims, Literal, TensorType};
 
-/// An attribute value as read from text. See [`OpSource`].
+/// Attribute value parsed from text. See [`OpSource`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttrValue {
     /// `3 : i64`, `3 : i32`, `3`
@@ -26,29 +26,29 @@ pub enum AttrValue {
     Struct(String, Vec<(String, AttrField)>),
     /// `#stablehlo.conv<…>`
     Conv(ConvDims),
-    /// `#sdy.sharding<@mesh, [{"data"}, {}]>`: the axes that split each dimension.
+    /// `#sdy.sharding<@mesh, [{"data"}, {}]>`: mesh axes that split each dimension.
     Split(Vec<Vec<String>>),
-    /// A list, a dictionary or `unit`: no op of ours reads one.
+    /// A list, a dictionary or `unit`: not used by any op.
     Other,
 }
 
-/// What the text says of one op: its attributes, bodies and types. Table entries rebuild ops from it.
+/// Attributes, bodies and types of a parsed op. The op table rebuilds ops from it.
 ///
-/// Getters name the attribute in their errors.
+/// Errors of the getters name the attribute.
 pub struct OpSource<'a> {
     /// Attributes by name.
     pub attrs: &'a [(String, AttrValue)],
-    /// Bodies; captured values are their first parameters.
+    /// Bodies; their first parameters are the captured values.
     pub regions: Vec<Arc<Graph>>,
-    /// How many leading operands the bodies capture.
+    /// Number of leading operands that the bodies capture.
     pub captures: usize,
-    /// Types of the operands, captures included.
+    /// Types of the operands, including captures.
     pub operands: Vec<TensorType>,
     /// Types of the results.
     pub results: Vec<TensorType>,
 }
 
-/// Why an op cannot be rebuilt.
+/// Result of rebuilding an op; the error is a message.
 pub type OpParseResult<T> = Result<T, String>;
 
 impl OpSource<'_> {
@@ -57,24 +57,24 @@ impl OpSource<'_> {
     }
 
     fn get<T>(&self, name: &str, form: &str, read: impl FnOnce(&AttrValue) -> Option<T>) -> OpParseResult<T> {
-        let value = self.find(name).ok_or_else(|| format!("the attribute `{name}` is missing"))?;
-        read(value).ok_or_else(|| format!("the attribute `{name}` is not {form}"))
+        let value = self.find(name).ok_or_else(|| format!("attribute `{name}` is missing"))?;
+        read(value).ok_or_else(|| format!("attribute `{name}` must be {form}"))
     }
 
-    /// Whether the attribute is there.
+    /// Whether the attribute is present.
     pub fn has(&self, name: &str) -> bool {
         self.find(name).is_some()
     }
 
-    /// A whole number that is not negative.
+    /// Returns a non-negative integer attribute.
     pub fn size(&self, name: &str) -> OpParseResult<usize> {
-        self.get(name, "a whole number", |v| match v {
+        self.get(name, "a non-negative integer", |v| match v {
             AttrValue::Int(i) => usize::try_from(*i).ok(),
             _ => None,
         })
     }
 
-    /// A bool; `false` when missing.
+    /// Returns a bool attribute; `false` if missing.
     pub fn flag(&self, name: &str) -> OpParseResult<bool> {
         if !self.has(name) {
             return Ok(false);
@@ -85,7 +85,7 @@ impl OpSource<'_> {
         })
     }
 
-    /// `array<i64: …>`
+    /// Returns an attribute `array<i64: …>`.
     pub fn ints(&self, name: &str) -> OpParseResult<Vec<i64>> {
         self.get(name, "an array of i64", |v| match v {
             AttrValue::Ints(v) => Some(v.clone()),
@@ -93,18 +93,18 @@ impl OpSource<'_> {
         })
     }
 
-    /// `array<i64: …>` without negative entries.
+    /// Returns an attribute `array<i64: …>` without negative entries.
     pub fn sizes(&self, name: &str) -> OpParseResult<Dims> {
         let sizes = self.ints(name)?.into_iter().map(usize::try_from).collect::<Result<Dims, _>>();
-        sizes.map_err(|_| format!("the attribute `{name}` has a negative entry"))
+        sizes.map_err(|_| format!("attribute `{name}` has a negative entry"))
     }
 
-    /// `array<i64: …>`; `n` ones when missing.
+    /// Returns an attribute `array<i64: …>`; `n` ones if missing.
     pub fn sizes_or_ones(&self, name: &str, n: usize) -> OpParseResult<Dims> {
         if self.has(name) { self.sizes(name) } else { Ok(Dims::from_elem(1, n)) }
     }
 
-    /// `array<i1: …>`; `n` times false when missing.
+    /// Returns an attribute `array<i1: …>`; `n` times false if missing.
     pub fn flags(&self, name: &str, n: usize) -> OpParseResult<Vec<bool>> {
         if !self.has(name) {
             return Ok(vec![false; n]);
@@ -115,7 +115,7 @@ impl OpSource<'_> {
         })
     }
 
-    /// `dense<…> : tensor<Nx2xi64>`; `n` pairs of zeros when missing.
+    /// Returns an attribute `dense<…> : tensor<Nx2xi64>`; `n` pairs of zeros if missing.
     pub fn pairs(&self, name: &str, n: usize) -> OpParseResult<Vec<[i64; 2]>> {
         if !self.has(name) {
             return Ok(vec![[0, 0]; n]);
@@ -130,7 +130,7 @@ impl OpSource<'_> {
         })
     }
 
-    /// `dense<…> : tensor<…>`
+    /// Returns an attribute `dense<…> : tensor<…>`.
     pub fn dense(&self, name: &str) -> OpParseResult<Literal> {
         self.get(name, "a dense array", |v| match v {
             AttrValue::Dense(l) => Some(l.clone()),
@@ -138,16 +138,16 @@ impl OpSource<'_> {
         })
     }
 
-    /// The value of `#stablehlo<name value>`; attribute and kind have different names at times.
+    /// Returns the value of `#stablehlo<kind value>`; the names of attribute and kind may differ.
     pub fn keyword(&self, name: &str, kind: &str) -> OpParseResult<&str> {
-        let value = self.find(name).ok_or_else(|| format!("the attribute `{name}` is missing"))?;
+        let value = self.find(name).ok_or_else(|| format!("attribute `{name}` is missing"))?;
         match value {
             AttrValue::Keyword(k, word) if k == kind => Ok(word),
-            _ => Err(format!("the attribute `{name}` is not #stablehlo<{kind} …>")),
+            _ => Err(format!("attribute `{name}` must be #stablehlo<{kind} …>")),
         }
     }
 
-    /// A field of a struct attribute as a list; empty when missing.
+    /// Returns a field of a struct attribute as a list; empty if missing.
     pub fn field(&self, name: &str, kind: &str, field: &str) -> OpParseResult<Dims> {
         match self.find_field(name, kind, field)? {
             None => Ok(Dims::new()),
@@ -155,17 +155,17 @@ impl OpSource<'_> {
                 .iter()
                 .map(|&i| usize::try_from(i))
                 .collect::<Result<Dims, _>>()
-                .map_err(|_| format!("the field `{field}` of `{name}` has a negative entry")),
-            Some(AttrField::Int(_)) => Err(format!("the field `{field}` of `{name}` is not a list")),
+                .map_err(|_| format!("field `{field}` of `{name}` has a negative entry")),
+            Some(AttrField::Int(_)) => Err(format!("field `{field}` of `{name}` must be a list")),
         }
     }
 
-    /// A field of a struct attribute as a number; 0 when missing.
+    /// Returns a field of a struct attribute as a number; 0 if missing.
     pub fn field_size(&self, name: &str, kind: &str, field: &str) -> OpParseResult<usize> {
         match self.find_field(name, kind, field)? {
             None => Ok(0),
             Some(AttrField::Int(i)) if *i >= 0 => Ok(*i as usize),
-            Some(_) => Err(format!("the field `{field}` of `{name}` is not a size")),
+            Some(_) => Err(format!("field `{field}` of `{name}` must be a non-negative integer")),
         }
     }
 
@@ -174,12 +174,12 @@ impl OpSource<'_> {
             Some(AttrValue::Struct(k, fields)) if k == kind => {
                 Ok(fields.iter().find(|(f, _)| f == field).map(|(_, v)| v))
             }
-            Some(_) => Err(format!("the attribute `{name}` is not #stablehlo.{kind}<…>")),
-            None => Err(format!("the attribute `{name}` is missing")),
+            Some(_) => Err(format!("attribute `{name}` must be #stablehlo.{kind}<…>")),
+            None => Err(format!("attribute `{name}` is missing")),
         }
     }
 
-    /// `#stablehlo.conv<…>`
+    /// Returns an attribute `#stablehlo.conv<…>`.
     pub fn conv(&self, name: &str) -> OpParseResult<ConvDims> {
         self.get(name, "#stablehlo.conv<…>", |v| match v {
             AttrValue::Conv(c) => Some(c.clone()),
@@ -187,13 +187,13 @@ impl OpSource<'_> {
         })
     }
 
-    /// Body `i`.
+    /// Returns body `i`.
     pub fn region(&self, i: usize) -> OpParseResult<Arc<Graph>> {
-        self.regions.get(i).cloned().ok_or_else(|| format!("needs {} regions", i + 1))
+        self.regions.get(i).cloned().ok_or_else(|| format!("expected at least {} regions", i + 1))
     }
 
     /// Type of result `i`.
     pub fn result(&self, i: usize) -> OpParseResult<&TensorType> {
-        self.results.get(i).ok_or_else(|| format!("needs {} results", i + 1))
+        self.results.get(i).ok_or_else(|| format!("expected at least {} results", i + 1))
     }
 }

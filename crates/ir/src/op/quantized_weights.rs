@@ -1,47 +1,49 @@
-//! Matrices of whole numbers with scales, as floats, in one node of a graph.
+//! Dequantization of int8 and int4 weights as one node: block-wise scales, float result.
 //!
-//! As with attention the node is a branch that always runs ([`flow::outlined`]): plain StableHLO, with the interpreter's values.
-//! Backends that can multiply without ever having the floats find it by [`DequantizeWeights::of`], which builds the branch anew and compares.
+//! Like attention, the node is a branch that always runs ([`control_builders::outlined`]): plain StableHLO that the
+//! interpreter can evaluate. Backends that multiply quantized weights directly recognize it with [`DequantizeWeights`],
+//! which rebuilds the branch and compares.
 
 use super::{Op, control_builders};
 use crate::{Dims, Graph, GraphBuilder, Tensor};
 use std::sync::Arc;
 use systole_base::{DType, TensorType};
 
-/// How a matrix of whole numbers lies in memory: `T[…]` of `inputs` by outputs, or of outputs by `inputs`.
+/// Layout of a quantized weight matrix: `T[…]` of inputs × outputs or outputs × inputs, with one scale per block of
+/// inputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DequantizeWeights {
-    /// Two numbers of four bits in a byte, the first below; otherwise int8.
+    /// Whether weights are int4, two per byte (low half first); otherwise int8.
     pub is_halves: bool,
-    /// The shape of the floats.
+    /// Shape of the float matrix.
     pub shape: Dims,
-    /// How many numbers each output is a sum of.
+    /// Number of inputs: weights that each output sums over.
     pub inputs: usize,
-    /// Whether the inputs of an output lie side by side.
+    /// Whether the inputs of one output are contiguous.
     pub by_output: bool,
-    /// Inputs that share a scale, from the first on.
+    /// Number of consecutive inputs that share a scale.
     pub block: usize,
-    /// Whether scales are `[blocks, outputs]`; otherwise `[outputs, blocks]`.
+    /// Whether scales have shape `[blocks, outputs]`; otherwise `[outputs, blocks]`.
     pub by_block: bool,
 }
 
 impl DequantizeWeights {
-    /// Numbers in all.
+    /// Number of weights.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Sums.
+    /// Number of outputs.
     pub fn outputs(&self) -> usize {
         self.elements() / self.inputs.max(1)
     }
 
-    /// Scales of an output.
+    /// Number of scales per output.
     pub fn blocks(&self) -> usize {
         self.inputs.div_ceil(self.block.max(1))
     }
 
-    /// Types of the whole numbers and of their scales.
+    /// Types of the quantized weights and of their scales.
     pub fn types(&self) -> [TensorType; 2] {
         let numbers = match self.is_halves {
             false => TensorType::new(DType::I8, &self.shape[..]),
@@ -52,11 +54,11 @@ impl DequantizeWeights {
         [numbers, TensorType::new(DType::F32, scales)]
     }
 
-    /// `numbers, scales → f32[shape]`, as one node.
+    /// `numbers, scales → f32[shape]`: dequantizes weights, as one node.
     ///
     /// ```
-    /// use systole_ir::{packed::Unpack, interp, DType, GraphBuilder, Literal};
-    /// let how = Unpack { is_halves: false, shape: vec![2, 2].into(), inputs: 2, by_output: false, block: 2, by_block: false };
+    /// use systole_ir::{quantized_weights::DequantizeWeights, interp, DType, GraphBuilder, Literal};
+    /// let how = DequantizeWeights { is_halves: false, shape: vec![2, 2].into(), inputs: 2, by_output: false, block: 2, by_block: false };
     /// let g = GraphBuilder::new("main");
     /// let [numbers, scales] = how.types().map(|ty| g.parameter(ty, "x"));
     /// let graph = g.finish(&[how.node(&numbers, &scales)]).unwrap();
@@ -69,7 +71,7 @@ impl DequantizeWeights {
         control_builders::outlined(numbers, || vec![self.expand(numbers, scales)]).remove(0)
     }
 
-    /// The ops of [`DequantizeWeights::node`].
+    /// The ops inside [`DequantizeWeights::node`].
     #[track_caller]
     pub fn expand(&self, numbers: &Tensor, scales: &Tensor) -> Tensor {
         let (n, inputs, outputs, blocks) = (self.elements(), self.inputs, self.outputs(), self.blocks());
@@ -100,7 +102,7 @@ impl DequantizeWeights {
         (q * steps.reshape([n])).reshape(&self.shape[..])
     }
 
-    /// What a graph consists of, with the numbers of its parameters: whole numbers, scales.
+    /// Recognizes a graph that dequantizes weights; also returns the parameter indices of weights and scales.
     pub fn of(graph: &Graph) -> Option<(DequantizeWeights, [usize; 2])> {
         let &[result] = &graph.results[..] else { return None };
         let types = graph.param_types();
@@ -113,7 +115,7 @@ impl DequantizeWeights {
         let shape = graph.ty(result).shape.dims();
         let elements: usize = shape.iter().product();
         let mut found = graph.nodes.iter().filter_map(|n| match &n.op {
-            // The only broadcast to three dimensions says how many inputs share a scale.
+            // The only broadcast to three dimensions gives the number of inputs per scale.
             Op::BroadcastInDim(_) if n.outs[0].rank() == 3 => Some(n.outs[0].shape.dims()),
             _ => None,
         });
@@ -135,7 +137,7 @@ impl DequantizeWeights {
         [(false, false), (false, true), (true, false), (true, true)].into_iter().find_map(|(a, b)| of(a, b))
     }
 
-    /// The branch anew, with parameters as those of `graph`.
+    /// Rebuilds the branch with the parameters of `graph`.
     fn build(&self, graph: &Graph, [numbers, scales]: [usize; 2]) -> Option<Arc<Graph>> {
         let g = GraphBuilder::new(&graph.name);
         let x: Vec<Tensor> = graph.param_types().iter().map(|t| g.parameter(t.clone(), "x")).collect();

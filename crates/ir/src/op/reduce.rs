@@ -1,4 +1,4 @@
-//! reduce: folds dimensions with any body over any number of operands.
+//! reduce: reduces dimensions of one or more operands with any body.
 
 use super::attr::ints;
 use super::elementwise_samples::COUNTS;
@@ -8,7 +8,7 @@ use crate::{GraphBuilder, require};
 use std::sync::Arc;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar, Shape};
 
-/// Checks a folding body: `n` accumulators and `n` elements in, `n` accumulators out.
+/// Checks a reduction body: takes `n` accumulators and `n` elements, returns `n` accumulators.
 pub(crate) fn check_fold_body(body: &Graph, dtypes: &[DType]) -> Result<(), SpecConstraint> {
     let n = dtypes.len();
     let params = body.param_types();
@@ -19,7 +19,11 @@ pub(crate) fn check_fold_body(body: &Graph, dtypes: &[DType]) -> Result<(), Spec
             let t = TensorType::scalar(dtypes[i]);
             params[i] == t && params[n + i] == t && results[i] == t
         });
-    require!(fits, "C6", "the body {params:?} → {results:?} does not fold scalars of {dtypes:?}");
+    require!(
+        fits,
+        "C6",
+        "the body has type {params:?} → {results:?}, expected a reduction of scalars of {dtypes:?}"
+    );
     Ok(())
 }
 
@@ -30,7 +34,7 @@ impl OpRule for Reduce {
         require!(
             !args.is_empty() && args.len().is_multiple_of(2),
             "C3",
-            "takes as many inputs as initial values"
+            "expected one initial value per input"
         );
         let (xs, inits) = args.split_at(args.len() / 2);
         for (x, init) in xs.iter().zip(inits) {
@@ -38,13 +42,13 @@ impl OpRule for Reduce {
             require!(
                 init.rank() == 0 && init.dtype == x.dtype,
                 "C2",
-                "the initial value of {x} is {init}, not {}[]",
+                "the initial value of {x} has type {init}, expected {}[]",
                 x.dtype
             );
         }
         for (i, &d) in self.dims.iter().enumerate() {
-            require!(d < xs[0].rank(), "C4", "dimension {d} is not below rank {}", xs[0].rank());
-            require!(!self.dims[..i].contains(&d), "C5", "dimension {d} is named twice");
+            require!(d < xs[0].rank(), "C4", "dimension {d} must be below the rank {}", xs[0].rank());
+            require!(!self.dims[..i].contains(&d), "C5", "dimension {d} is listed twice");
         }
         let dtypes: Vec<_> = xs.iter().map(|x| x.dtype).collect();
         check_fold_body(&self.body, &dtypes)?;
@@ -186,7 +190,7 @@ impl StructuralOp for Reduce {
     }
 }
 
-/// Two operands folded together: the greatest element and its place.
+/// Sample that reduces two operands together: the maximum and its index.
 fn argmax() -> OpSample {
     let params = [
         (TensorType::new(DType::F32, [3, 5]), ArgDomain::Distinct(0.5)),
@@ -198,7 +202,7 @@ fn argmax() -> OpSample {
             .map(|d| g.parameter(TensorType::scalar(d), "element"));
         let keep = a.greater_equal(&b);
         let body = g.finish(&[keep.select(&a, &b), keep.select(&i, &j)]);
-        let Ok(body) = body else { systole_base::bug!("argmax does not build") };
+        let Ok(body) = body else { systole_base::bug!("cannot build the sample argmax") };
         let inits = [x[0].scalar_like(f64::NEG_INFINITY), x[1].scalar_like(-1.0)];
         Tensor::reduce(&[&x[0], &x[1]], &[&inits[0], &inits[1]], &[1], body)
     })

@@ -1,5 +1,5 @@
-//! Samples: tiny graphs and the domains of their arguments, from which the tests of every op are generated; how they are
-//! put together, and a quick check of their derivatives.
+//! Test samples of ops: small graphs with the domains of their arguments, from which the tests of every op are
+//! generated. Includes a quick gradient check.
 
 use super::monoid::Monoid;
 use crate::graph::{Node, Op, ValueId};
@@ -8,17 +8,17 @@ use std::sync::Arc;
 use systole_base::rng::{RandomStream, hash_name};
 use systole_base::{DType, Literal, LiteralBuilder, Scalar, TensorType};
 
-/// From which values a test draws the elements of one argument.
+/// Domain from which a test draws the elements of an argument.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ArgDomain {
-    /// Uniform in an interval; integers are drawn from its whole numbers, bool is a coin.
+    /// Uniform in an interval, rounded to integers for integer types; a coin flip for bool.
     Uniform(f64, f64),
-    /// Distinct values in random order, at least `gap` apart: no ties.
+    /// Distinct values in random order, at least the given gap apart: no ties.
     Distinct(f64),
 }
 
 impl ArgDomain {
-    /// An array of `ty` with elements from this domain.
+    /// Draws an array of type `ty` from this domain.
     pub fn draw(self, ty: &TensorType, rng: &mut RandomStream) -> Literal {
         let n = ty.elements();
         let mut values: Vec<f64> = match self {
@@ -46,23 +46,24 @@ impl ArgDomain {
     }
 }
 
-/// One tiny program around an op.
+/// Small test program for an op.
 #[derive(Clone, Debug)]
 pub struct OpSample {
-    /// Names the case in test output; unique among those of its op.
+    /// Name of the case in test output; unique within its op.
     pub label: String,
     /// The program.
     pub graph: Arc<Graph>,
     /// Domain of each parameter.
     pub domains: Vec<ArgDomain>,
-    /// How far a backend's floats may be from the interpreter's, in units in the last place of the result's type.
+    /// Tolerance of a backend's floats relative to the interpreter, in units in the last place (ULP) of the result
+    /// type.
     pub ulp: u32,
-    /// Whether the derivative is checked against differences.
+    /// Whether the derivative is checked against finite differences.
     pub differentiable: bool,
 }
 
 impl OpSample {
-    /// Arguments for the program, a pure function of the label and `seed`.
+    /// Arguments for the program; a pure function of the label and `seed`.
     pub fn arguments(&self, seed: u64) -> Vec<Literal> {
         let types = self.graph.param_types();
         let draw = |(i, (ty, domain)): (usize, (&TensorType, &ArgDomain))| {
@@ -71,10 +72,10 @@ impl OpSample {
         types.iter().zip(&self.domains).enumerate().map(draw).collect()
     }
 
-    /// The same, for which the specification leaves but one result: arguments that folds begin with are the identities of
-    /// their bodies, as how often another value takes part, and where, is each implementation's choice (StableHLO: reduce,
-    /// reduce_window, select_and_scatter); and a scatter whose result depends on the order of its updates, which is open
-    /// as well, writes no element twice, or the same value.
+    /// Like [`arguments`](OpSample::arguments), restricted to inputs for which the specification defines a single
+    /// result. Initial values of reductions are the identities of their bodies, because implementations differ in how
+    /// often another value is included (StableHLO: reduce, reduce_window, select_and_scatter). Order-dependent scatters
+    /// write no element twice, or the same value.
     pub fn specified_arguments(&self, seed: u64) -> Vec<Literal> {
         let mut arguments = self.arguments(seed);
         for node in &self.graph.nodes {
@@ -102,7 +103,7 @@ impl OpSample {
             let mut rng = RandomStream::new(seed, hash_name(&self.label), i as u64);
             arguments[i] = ArgDomain::Distinct(1.0).draw(arguments[i].ty(), &mut rng);
         }
-        // Windows that begin at different places may still overlap.
+        // Windows with different starts may still overlap.
         let apart = |dim: &usize| op.inserted_window_dims.contains(dim);
         if !op.scatter_dims_to_operand_dims.iter().any(apart) {
             for i in node.inputs[half + 1..].iter().filter_map(|input| place(*input)) {
@@ -113,7 +114,7 @@ impl OpSample {
     }
 }
 
-/// What a node's folds begin with, and their body.
+/// Initial values of a node's reductions, with their bodies.
 fn initial_values(node: &Node) -> Vec<(ValueId, &Graph)> {
     let half = node.inputs.len() / 2;
     match &node.op {
@@ -124,7 +125,7 @@ fn initial_values(node: &Node) -> Vec<(ValueId, &Graph)> {
     }
 }
 
-/// A sample whose parameters have the given types and domains and whose results are those of `build`.
+/// Creates a sample with the given parameter types and domains; `build` computes its results.
 pub(crate) fn sample(
     label: String,
     params: &[(TensorType, ArgDomain)],
@@ -132,7 +133,7 @@ pub(crate) fn sample(
     differentiable: bool,
     build: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
 ) -> OpSample {
-    // There are hundreds of these closures: only what must be is compiled for each.
+    // There are hundreds of these closures: the generic part is kept small to limit compile time.
     let (g, x) = parameters(params);
     finished(label, params, (ulp, differentiable), &g, &build(&x))
 }
@@ -156,11 +157,11 @@ fn finished(
             let domains = params.iter().map(|p| p.1).collect();
             OpSample { label, graph, domains, ulp, differentiable }
         }
-        Err(e) => systole_base::bug!("the sample {label} does not build: {e}"),
+        Err(e) => systole_base::bug!("cannot build the sample {label}: {e}"),
     }
 }
 
-/// Values that tests draw where an op puts no limits on them.
+/// Default domain of test inputs.
 pub(crate) const WIDE: ArgDomain = ArgDomain::Uniform(-4.0, 4.0);
 
 #[cfg(test)]
@@ -169,12 +170,12 @@ pub(crate) mod check {
     use crate::{grad, interp};
     use systole_base::{DType, Literal, rng::RandomStream};
 
-    /// Arguments of a sample.
+    /// Draws the arguments of a sample.
     pub(crate) fn arguments(s: &OpSample, rng: &mut RandomStream) -> Vec<Literal> {
         s.graph.param_types().iter().zip(&s.domains).map(|(t, d)| d.draw(t, rng)).collect()
     }
 
-    /// Runs every sample, and for those over f64 compares the derivative in a random direction with a difference.
+    /// Runs every sample; for f64 samples, compares the directional derivative with a finite difference.
     pub(crate) fn all(samples: &[OpSample]) {
         assert!(!samples.is_empty());
         let mut checked = 0;
@@ -193,7 +194,7 @@ pub(crate) mod check {
         assert!(checked > 0);
     }
 
-    /// y·w and its gradients with respect to the f64 parameters, as one graph.
+    /// Builds a graph that computes y·w and its gradients with respect to the f64 parameters.
     fn with_gradients(s: &OpSample, rng: &mut RandomStream) -> std::sync::Arc<crate::Graph> {
         let g = GraphBuilder::new("check");
         let xs: Vec<Tensor> = s.graph.param_types().into_iter().map(|t| g.parameter(t, "x")).collect();
@@ -228,7 +229,11 @@ pub(crate) mod check {
         let step = 1e-5;
         let difference = (run(step)[0].to_f64s()[0] - run(-step)[0].to_f64s()[0]) / (2.0 * step);
         let scale = 1.0 + analytic.abs().max(difference.abs());
-        assert!((analytic - difference).abs() < 1e-6 * scale, "{}: {analytic} {difference}", s.label);
+        assert!(
+            (analytic - difference).abs() < 1e-6 * scale,
+            "{}: gradient {analytic}, finite difference {difference}",
+            s.label
+        );
         assert!(analytic.is_finite());
     }
 

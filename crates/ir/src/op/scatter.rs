@@ -1,4 +1,4 @@
-//! scatter: folds updates into positions that are data.
+//! scatter: combines updates into an operand at an array of indices.
 
 use super::attr::AttrField;
 use super::gather::{GatherDims, elements, fixed_indices, list, sorted, unique};
@@ -9,19 +9,19 @@ use smallvec::smallvec;
 use std::sync::Arc;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar};
 
-/// The body `(current, update) → update` over scalars of `dtype`: plain overwriting.
+/// Body `(current, update) → update` over scalars of `dtype`: overwrites.
 pub fn overwrite_body(dtype: DType) -> Arc<Graph> {
     let g = GraphBuilder::new("body");
     g.parameter(TensorType::scalar(dtype), "current");
     let update = g.parameter(TensorType::scalar(dtype), "update");
     match g.finish(&[update]) {
         Ok(body) => body,
-        Err(e) => systole_base::bug!("overwriting {dtype}: {e}"),
+        Err(e) => systole_base::bug!("overwrite body for {dtype}: {e}"),
     }
 }
 
 impl Scatter {
-    /// `x: T[N, …], indices: I[…], updates: T[indices…, …] → T[N, …]`: folds whole rows by number.
+    /// `x: T[N, …], indices: I[…], updates: T[indices…, …] → T[N, …]`: combines whole rows by index.
     pub fn rows(x: &TensorType, indices_rank: usize, body: Arc<Graph>) -> Scatter {
         Scatter {
             update_window_dims: (indices_rank..indices_rank + x.rank().saturating_sub(1)).collect(),
@@ -47,7 +47,7 @@ impl Scatter {
         }
     }
 
-    /// Sizes of a block in each operand dimension.
+    /// Block size in each operand dimension.
     fn block(&self, operand_rank: usize, updates: &[usize]) -> Dims {
         let mut sizes: Dims = smallvec![1; operand_rank];
         for (&d, &w) in self.placement().shown(operand_rank).iter().zip(&self.update_window_dims) {
@@ -56,7 +56,7 @@ impl Scatter {
         sizes
     }
 
-    /// Greatest start of a block inside the operand, for each component of an index vector; `None`: no block fits.
+    /// Maximum start of a block for each component of an index vector; `None` if no block fits.
     fn room(&self, operand: &[usize], updates: &[usize]) -> Option<Vec<usize>> {
         let block = self.block(operand.len(), updates);
         self.scatter_dims_to_operand_dims.iter().map(|&d| operand[d].checked_sub(block[d])).collect()
@@ -66,39 +66,59 @@ impl Scatter {
         let n = x.rank();
         let (inserted, batching) = (&self.inserted_window_dims, &self.input_batching_dims);
         let named = self.update_window_dims.len() + inserted.len() + batching.len();
-        require!(n == named, "C2", "window, inserted and batching dimensions are {named}, {x} has {n}");
+        require!(
+            n == named,
+            "C2",
+            "got {named} window, inserted and batching dimensions in total, but {x} has {n} dimensions"
+        );
         let dropped = [&inserted[..], batching].concat();
-        require!(unique(&dropped), "C9", "inserted_window_dims and input_batching_dims repeat");
-        require!(sorted(inserted), "C10", "inserted_window_dims are not sorted");
-        require!(inserted.iter().all(|&d| d < n), "C11", "inserted_window_dims are not below rank {n}");
-        require!(sorted(batching), "C12", "input_batching_dims are not sorted");
-        require!(batching.iter().all(|&d| d < n), "C13", "input_batching_dims are not below rank {n}");
+        require!(
+            unique(&dropped),
+            "C9",
+            "a dimension occurs twice in inserted_window_dims and input_batching_dims"
+        );
+        require!(sorted(inserted), "C10", "inserted_window_dims must be sorted");
+        require!(inserted.iter().all(|&d| d < n), "C11", "inserted_window_dims must be below the rank {n}");
+        require!(sorted(batching), "C12", "input_batching_dims must be sorted");
+        require!(batching.iter().all(|&d| d < n), "C13", "input_batching_dims must be below the rank {n}");
         let moved = [&self.scatter_dims_to_operand_dims[..], batching].concat();
-        require!(unique(&moved), "C20", "scatter_dims_to_operand_dims and input_batching_dims repeat");
-        require!(moved.iter().all(|&d| d < n), "C21", "scatter_dims_to_operand_dims are not below rank {n}");
+        require!(
+            unique(&moved),
+            "C20",
+            "a dimension occurs twice in scatter_dims_to_operand_dims and input_batching_dims"
+        );
+        require!(
+            moved.iter().all(|&d| d < n),
+            "C21",
+            "scatter_dims_to_operand_dims must be below the rank {n}"
+        );
         Ok(())
     }
 
     fn check_indices(&self, x: &TensorType, indices: &TensorType) -> Result<(), SpecConstraint> {
         let (rank, ivd) = (indices.rank(), self.index_vector_dim);
         let batching = &self.scatter_indices_batching_dims;
-        require!(indices.dtype.is_int(), "-", "the indices {indices} are no integers");
-        require!(unique(batching), "C14", "scatter_indices_batching_dims repeat");
-        require!(batching.iter().all(|&d| d < rank), "C15", "scatter_indices_batching_dims exceed {indices}");
-        require!(!batching.contains(&ivd), "C16", "index_vector_dim {ivd} is a batching dimension");
+        require!(indices.dtype.is_int(), "-", "the indices have type {indices}, expected integers");
+        require!(unique(batching), "C14", "scatter_indices_batching_dims must be unique");
+        require!(
+            batching.iter().all(|&d| d < rank),
+            "C15",
+            "scatter_indices_batching_dims must be below the rank of {indices}"
+        );
+        require!(!batching.contains(&ivd), "C16", "index_vector_dim {ivd} must not be a batching dimension");
         let paired = batching.len() == self.input_batching_dims.len();
-        require!(paired, "C17", "batching dimensions of operand and indices do not pair up");
+        require!(paired, "C17", "operand and indices must have the same number of batching dimensions");
         for (&o, &i) in self.input_batching_dims.iter().zip(batching) {
             let same = x.shape[o] == indices.shape[i];
-            require!(same, "C18", "batch sizes differ: dimension {o} of {x}, {i} of {indices}");
+            require!(same, "C18", "batch sizes differ: dimension {o} of {x}, dimension {i} of {indices}");
         }
-        require!(ivd <= rank, "C22", "index_vector_dim {ivd} is above the rank of {indices}");
+        require!(ivd <= rank, "C22", "index_vector_dim {ivd} exceeds the rank of {indices}");
         let length = if ivd < rank { indices.shape[ivd] } else { 1 };
         let named = self.scatter_dims_to_operand_dims.len();
         require!(
             named == length,
             "C19",
-            "scatter_dims_to_operand_dims has {named} entries, vectors {length}"
+            "scatter_dims_to_operand_dims has {named} entries, but index vectors have length {length}"
         );
         Ok(())
     }
@@ -110,9 +130,9 @@ impl Scatter {
         updates: &TensorType,
     ) -> Result<(), SpecConstraint> {
         let windows = &self.update_window_dims;
-        require!(unique(windows) && sorted(windows), "C7", "update_window_dims are not sorted");
+        require!(unique(windows) && sorted(windows), "C7", "update_window_dims must be sorted");
         let below = windows.iter().all(|&d| d < updates.rank());
-        require!(below, "C8", "update_window_dims are not below the rank of {updates}");
+        require!(below, "C8", "update_window_dims must be below the rank of {updates}");
         let place = self.placement();
         let inside: Dims = windows.iter().map(|&d| updates.shape[d]).collect();
         let expected = place.block_shape(indices, &inside);
@@ -120,7 +140,7 @@ impl Scatter {
         require!(
             fits && expected[..] == *updates.shape,
             "C4",
-            "the updates {updates} fit neither the indices {indices} nor blocks inside {x}"
+            "the updates {updates} do not match the indices {indices} and blocks inside {x}"
         );
         Ok(())
     }
@@ -130,7 +150,11 @@ impl OpRule for Scatter {
     lowered!(Fold);
 
     fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
-        require!(args.len() >= 3 && !args.len().is_multiple_of(2), "C5", "takes as many updates as inputs");
+        require!(
+            args.len() >= 3 && !args.len().is_multiple_of(2),
+            "C5",
+            "expected inputs, indices and one update per input"
+        );
         let n = args.len() / 2;
         let (xs, indices, updates) = (&args[..n], args[n], &args[n + 1..]);
         for (x, u) in xs.iter().zip(updates) {
@@ -181,7 +205,7 @@ impl OpRule for Scatter {
         let overwrites = self.body.results[..] == self.body.params[self.body.params.len() / 2..];
         let monoid = Monoid::of(&self.body);
         if x.len() != 3 || (monoid.is_none() && !overwrites) {
-            let why = "a scatter has a derivative only with one input and a body that is a single add, multiply, \
+            let why = "scatter is differentiable only with one input and a body that is a single add, multiply, \
                        minimum or maximum, or that returns the update";
             return vec![Grad::None { why }; x.len()];
         }
@@ -222,7 +246,7 @@ impl OpRule for Scatter {
         SmallVec::from_slice(&[&self.body])
     }
 
-    /// The body's work for each update.
+    /// One run of the body per update.
     fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let updates = args.last().map_or(0, |u| u.elements()) as f64;
         let work = self.body.nodes.len().saturating_sub(self.body.params.len()) as f64;
@@ -230,7 +254,7 @@ impl OpRule for Scatter {
     }
 }
 
-/// Not cut: updates may be of other rows.
+/// Not split: updates may go to other rows.
 impl StructuralOp for Scatter {
     fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
         const NAME: &str = "scatter_dimension_numbers";
@@ -252,7 +276,8 @@ impl StructuralOp for Scatter {
         scatter_samples()
     }
 
-    /// Dimensions that blocks show whole; and those of the indices, where updates are folded into what changes nothing.
+    /// Dimensions that blocks contain entirely. Also dimensions of the indices, if the operand is the identity of the
+    /// reduction.
     fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         if at.node.inputs.len() != 3 {
             return Vec::new();
@@ -282,7 +307,7 @@ impl StructuralOp for Scatter {
     }
 }
 
-/// The places of one scatter's updates, for reading and writing other arrays there.
+/// Locations of a scatter's updates, to read or write other arrays there.
 struct UpdateLocations<'a> {
     op: &'a Scatter,
     indices: &'a Tensor,
@@ -291,7 +316,7 @@ struct UpdateLocations<'a> {
 }
 
 impl UpdateLocations<'_> {
-    /// `t: U[operand…] → U[updates…]`: what stands in the place of each update, zero where the update is dropped.
+    /// `t: U[operand…] → U[updates…]`: reads the element at the location of each update; zero if the update is dropped.
     fn read(&self, t: &Tensor) -> Tensor {
         let (op, place) = (self.op, self.op.placement());
         let spec = Gather {
@@ -310,7 +335,7 @@ impl UpdateLocations<'_> {
         inside.select(&found, &found.zeros_like())
     }
 
-    /// `into: U[operand…], values: U[updates…] → U[operand…]`: folds other values at the same places.
+    /// `into: U[operand…], values: U[updates…] → U[operand…]`: combines other values at the same locations.
     fn write(&self, into: &Tensor, values: &Tensor, body: Arc<Graph>) -> Tensor {
         into.scatter(self.indices, values, Scatter { body, ..self.op.clone() })
     }
@@ -320,7 +345,7 @@ impl UpdateLocations<'_> {
         self.write(&zeros, values, Monoid::Add.body(values.dtype()))
     }
 
-    /// Written places lose their cotangent to the update that is left there.
+    /// Gradient of overwriting: the cotangent of an overwritten location goes to the update that remains there.
     fn overwrite_gradients(&self, dy: &Tensor) -> [Tensor; 2] {
         let body = overwrite_body(dy.dtype());
         let dx = self.write(dy, &self.updates.zeros_like(), body);
@@ -328,7 +353,8 @@ impl UpdateLocations<'_> {
         if self.op.unique_indices {
             return [dx, du];
         }
-        // Where several updates meet, which one is left is up to the backend: let it say, by writing their numbers.
+        // If several updates have the same location, the backend chooses which remains. Scattering their numbers finds
+        // out which.
         let n = self.updates.ty().elements();
         let numbers = if n < i32::MAX as usize { DType::I32 } else { DType::I64 };
         let g = dy.builder();
@@ -338,7 +364,7 @@ impl UpdateLocations<'_> {
         [dx, left.equal(&own).select(&du, &du.zeros_like())]
     }
 
-    /// y = x·Πu; for each factor the product of the others, exact where some are zero.
+    /// Gradient of y = x·Πu: for each factor the product of the others, exact even with zeros.
     fn product_gradients(&self, x: &Tensor, dy: &Tensor) -> [Tensor; 2] {
         let (u, zero, one) = (self.updates, self.updates.zeros_like(), self.updates.ones_like());
         let times = || Monoid::Multiply.body(u.dtype());
@@ -352,7 +378,7 @@ impl UpdateLocations<'_> {
         [dx, self.read(&(dy * x)) * others]
     }
 
-    /// y = max(x, u…) or min: ties share the cotangent evenly, as those of reduce.
+    /// Gradient of y = max(x, u…) or min: ties share the cotangent evenly, as in reduce.
     fn extreme_gradients(&self, x: &Tensor, y: &Tensor, dy: &Tensor) -> [Tensor; 2] {
         let hit_x = x.equal(y);
         let hit_u = self.updates.equal(&self.read(y));
@@ -364,7 +390,7 @@ impl UpdateLocations<'_> {
     }
 }
 
-/// Tiny programs for the tests: each attribute away from its default at least once; indices inside and outside.
+/// Small test programs: each attribute differs from its default at least once; indices inside and outside.
 pub fn scatter_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32] {
@@ -446,7 +472,7 @@ fn sorted_rows(what: &str, dtype: DType, body: Arc<Graph>) -> OpSample {
     })
 }
 
-/// Two inputs and a body that mixes them.
+/// Sample with two inputs and a body that mixes them.
 fn paired() -> OpSample {
     let g = GraphBuilder::new("body");
     let types = [DType::F32, DType::I32].map(TensorType::scalar);
@@ -454,7 +480,7 @@ fn paired() -> OpSample {
     let keep = p[0].greater_equal(&p[2]);
     let body = match g.finish(&[keep.select(&p[0], &p[2]), &p[1] + &p[3]]) {
         Ok(body) => body,
-        Err(e) => systole_base::bug!("the body of the sample: {e}"),
+        Err(e) => systole_base::bug!("cannot build the body of the sample: {e}"),
     };
     let params = [
         (types[0].with_shape([5]), sample::WIDE),
@@ -524,7 +550,7 @@ mod tests {
         assert_eq!(du, [0.5, 0., 1., 1.]);
     }
 
-    /// A block that lies partly outside is dropped whole.
+    /// A block that is partly out of bounds is dropped entirely.
     #[test]
     fn blocks_outside_are_dropped() {
         let g = GraphBuilder::new("main");

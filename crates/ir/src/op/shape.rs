@@ -1,5 +1,5 @@
-//! Ops that move elements and do no arithmetic, with places known when the graph is built:
-//! broadcast_in_dim, reshape, transpose, reverse, concatenate, slice, pad.
+//! Data movement ops broadcast_in_dim, reshape, transpose, reverse, concatenate, slice and pad: static indices, no
+//! arithmetic.
 
 use super::attr::ints;
 use super::elementwise_samples::{moved, moved_f64};
@@ -8,7 +8,7 @@ use crate::require;
 use smallvec::smallvec;
 use systole_base::{Dims, LiteralBuilder, Shape};
 
-/// Fills a result by asking for each index where its element comes from.
+/// Fills a result element by element, given the source index of each element.
 fn gather_by(
     out: &TensorType,
     source: &Literal,
@@ -35,17 +35,22 @@ impl OpRule for BroadcastInDim {
         require!(
             self.dims.len() == x.rank(),
             "C2",
-            "{} broadcast_dimensions for rank {}",
+            "got {} broadcast_dimensions for rank {}",
             self.dims.len(),
             x.rank()
         );
         for (i, &d) in self.dims.iter().enumerate() {
-            require!(d < self.shape.rank(), "C3", "dimension {d} is not below rank {}", self.shape.rank());
-            require!(!self.dims[..i].contains(&d), "C4", "dimension {d} is named twice");
+            require!(
+                d < self.shape.rank(),
+                "C3",
+                "dimension {d} must be below the rank {}",
+                self.shape.rank()
+            );
+            require!(!self.dims[..i].contains(&d), "C4", "dimension {d} is listed twice");
             require!(
                 x.shape[i] == 1 || x.shape[i] == self.shape[d],
                 "C5",
-                "dimension {i} of {x} has size {}, which is neither 1 nor {}",
+                "dimension {i} of {x} has size {}, expected 1 or {}",
                 x.shape[i],
                 self.shape[d]
             );
@@ -67,7 +72,7 @@ impl OpRule for BroadcastInDim {
     }
     fn vjp(&self, x: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
         let Some(dy) = &dy[0] else { return vec![Grad::Zero] };
-        // Sum over the dimensions that were repeated; the kept ones may stand in another order.
+        // Sum over the repeated dimensions; the remaining ones may be in another order.
         let from = |d: usize| self.dims.iter().position(|&t| t == d);
         let repeats = |d: usize| from(d).is_none_or(|i| x[0].shape()[i] == 1 && self.shape[d] != 1);
         let summed: Vec<usize> = (0..self.shape.rank()).filter(|&d| repeats(d)).collect();
@@ -178,7 +183,8 @@ impl StructuralOp for Reshape {
         RowOp::rows(Reshape { shape: rows.cut(at.out())?.shape(at.out()) }, [RowUse::Rows])
     }
 
-    /// Equal parts of a dimension are equal parts of another where the same elements lie before both.
+    /// Equal parts of an operand dimension are equal parts of a result dimension if the same number of elements precede
+    /// both.
     fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         let (x, out) = (at.ty(0), at.out());
         let before = |t: &TensorType, d: usize| t.shape[..d].iter().product::<usize>();
@@ -203,7 +209,7 @@ impl OpRule for Transpose {
         require!(
             sorted.iter().copied().eq(0..args[0].rank()),
             "C2",
-            "{:?} is no permutation of the dimensions of {}",
+            "{:?} is not a permutation of the dimensions of {}",
             &self.permutation[..],
             args[0]
         );
@@ -259,8 +265,8 @@ impl OpRule for Reverse {
     fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 1)?;
         for (i, &d) in self.dims.iter().enumerate() {
-            require!(!self.dims[..i].contains(&d), "C2", "dimension {d} is named twice");
-            require!(d < args[0].rank(), "C3", "dimension {d} is not below rank {}", args[0].rank());
+            require!(!self.dims[..i].contains(&d), "C2", "dimension {d} is listed twice");
+            require!(d < args[0].rank(), "C3", "dimension {d} must be below the rank {}", args[0].rank());
         }
         Ok(smallvec![args[0].clone()])
     }
@@ -310,15 +316,21 @@ impl OpRule for Concatenate {
     lowered!(Move);
 
     fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
-        require!(!args.is_empty(), "C3", "needs at least one operand");
+        require!(!args.is_empty(), "C3", "expected at least one operand");
         let first = args[0];
-        require!(self.dim < first.rank(), "C4", "dimension {} is not below rank {}", self.dim, first.rank());
+        require!(
+            self.dim < first.rank(),
+            "C4",
+            "dimension {} must be below the rank {}",
+            self.dim,
+            first.rank()
+        );
         let mut dims = first.shape.dims().to_vec();
         for x in &args[1..] {
             require!(x.dtype == first.dtype, "C1", "element types differ: {first} and {x}");
             let same = x.rank() == first.rank()
                 && (0..x.rank()).all(|d| d == self.dim || x.shape[d] == first.shape[d]);
-            require!(same, "C2", "{x} and {first} differ in more than dimension {}", self.dim);
+            require!(same, "C2", "{x} and {first} may differ only in dimension {}", self.dim);
             dims[self.dim] += x.shape[self.dim];
         }
         Ok(smallvec![first.with_shape(dims)])
@@ -377,7 +389,7 @@ impl StructuralOp for Concatenate {
 }
 
 impl Slice {
-    /// Whether it keeps all elements along dimension `d` of `x`.
+    /// Whether the slice keeps all elements along dimension `d` of `x`.
     fn keeps(&self, d: usize, x: &TensorType) -> bool {
         self.start[d] == 0 && self.limit[d] == x.shape[d] && self.strides[d] == 1
     }
@@ -399,11 +411,11 @@ impl OpRule for Slice {
             require!(
                 self.start[d] <= self.limit[d] && self.limit[d] <= x.shape[d],
                 "C3",
-                "slice {}..{} does not lie in dimension {d} of {x}",
+                "slice {}..{} is out of bounds for dimension {d} of {x}",
                 self.start[d],
                 self.limit[d]
             );
-            require!(self.strides[d] > 0, "C4", "the stride of dimension {d} is 0");
+            require!(self.strides[d] > 0, "C4", "the stride of dimension {d} must be positive");
         }
         let shape: Shape =
             (0..n).map(|d| (self.limit[d] - self.start[d]).div_ceil(self.strides[d])).collect();
@@ -459,7 +471,7 @@ impl StructuralOp for Slice {
         all
     }
 
-    /// Only slices that keep all rows.
+    /// Only for slices that keep all rows.
     fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let cut = rows.cut(at.ty(0))?;
         let op = Slice {
@@ -481,12 +493,12 @@ impl StructuralOp for Slice {
 }
 
 impl Pad {
-    /// Whether it adds nothing along dimension `d`.
+    /// Whether there is no padding along dimension `d`.
     fn keeps(&self, d: usize) -> bool {
         self.low[d] == 0 && self.high[d] == 0 && self.interior[d] == 0
     }
 
-    /// The operand coordinate that lands at result coordinate `i` of dimension `d`, if any.
+    /// Operand index for result index `i` of dimension `d`; `None` in the padding.
     fn source(&self, d: usize, size: usize, i: usize) -> Option<usize> {
         let (at, step) = (i as i64 - self.low[d], self.interior[d] as i64 + 1);
         (at >= 0 && at % step == 0 && at / step < size as i64).then_some((at / step) as usize)
@@ -499,7 +511,12 @@ impl OpRule for Pad {
     fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         expect_args(args, 2)?;
         let (x, v) = (args[0], args[1]);
-        require!(v.rank() == 0 && v.dtype == x.dtype, "C1", "the padding value is {v}, not {}[]", x.dtype);
+        require!(
+            v.rank() == 0 && v.dtype == x.dtype,
+            "C1",
+            "the padding value has type {v}, expected {}[]",
+            x.dtype
+        );
         let n = x.rank();
         require!(
             self.low.len() == n && self.high.len() == n && self.interior.len() == n,
@@ -511,7 +528,7 @@ impl OpRule for Pad {
             let size = x.shape[d] as i64;
             let spread = size + (size - 1).max(0) * self.interior[d] as i64;
             let total = spread + self.low[d] + self.high[d];
-            require!(total >= 0, "C4", "dimension {d} of {x} would have size {total}");
+            require!(total >= 0, "C4", "dimension {d} of {x} would have the negative size {total}");
             dims.push(total as usize);
         }
         Ok(smallvec![x.with_shape(&dims[..])])
@@ -526,7 +543,7 @@ impl OpRule for Pad {
     }
     fn vjp(&self, x: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
         let Some(dy) = &dy[0] else { return vec![Grad::Zero, Grad::Zero] };
-        // Undo the outer padding (a negative pad restores what was cut, as zeros), then drop the interior.
+        // Undo the outer padding (negative padding restores what was cropped, as zeros), then drop the interior.
         let flip = |v: &[i64]| v.iter().map(|&p| -p).collect::<Vec<_>>();
         let inner = dy.pad(&dy.scalar_like(0.0), &flip(&self.low), &flip(&self.high), &vec![0; x[0].rank()]);
         let strides: Vec<usize> = self.interior.iter().map(|&i| i + 1).collect();
@@ -563,7 +580,7 @@ impl StructuralOp for Pad {
         all
     }
 
-    /// Only padding that adds no rows.
+    /// Only for padding that adds no rows.
     fn row_op(&self, at: NodeView<'_>, rows: RowBlocking) -> Option<RowOp> {
         let cut = rows.cut(at.ty(0))?;
         let op = Pad {

@@ -1,5 +1,5 @@
-//! Text → graph. Reads what [`print`](super::print) writes, with other spacing and comments; hostile text ends in
-//! an error with its line and column.
+//! Parses StableHLO text into a graph. Accepts the output of [`print`](super::print) with other spacing and comments.
+//! Errors have a line and column, also for malicious input.
 
 mod values;
 
@@ -13,28 +13,29 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, TensorType};
 
-/// Results of one op.
+/// Maximum number of results of one op.
 const MAX_RESULTS: usize = 1 << 16;
 
-/// A module of one function, and what it says of how it is to be run.
+/// A parsed module: its function, donated parameters and shardings.
 #[derive(Clone, Debug)]
 pub struct StableHloProgram {
-    /// The function.
+    /// Graph of the function.
     pub graph: Arc<Graph>,
-    /// Pairs `(p, r)`: parameter `p` gives its memory to result `r`.
+    /// Pairs `(p, r)`: parameter `p` donates its memory to result `r`.
     pub donated: Vec<(usize, usize)>,
-    /// How arguments and results lie on several devices, where the module has a mesh.
+    /// Shardings of parameters and results, if the module has a mesh.
     pub spread: Option<Shardings>,
 }
 
-/// Reads a module of one function. See the [module](super) for the form.
+/// Parses a module with one function. See the [module](super) for the format.
 ///
-/// Errors say what is wrong at which line and column.
+/// Errors have a line and column.
 pub fn parse(text: &str) -> Result<Arc<Graph>> {
     Ok(parse_program(text)?.graph)
 }
 
-/// As [`parse`], with what [`print_program`](super::print_program) writes besides: donated parameters, mesh, shardings.
+/// Like [`parse`], but also reads what [`print_program`](super::print_program) adds: donated parameters, mesh and
+/// shardings.
 pub fn parse_program(text: &str) -> Result<StableHloProgram> {
     let mut p = TokenCursor::new(text)?;
     p.named_locations()?;
@@ -58,11 +59,11 @@ pub fn parse_program(text: &str) -> Result<StableHloProgram> {
     p.named_locations()?;
     match p.token {
         Token::End => function.program(mesh),
-        _ => Err(p.unexpected("one function and then the end")),
+        _ => Err(p.unexpected("exactly one function")),
     }
 }
 
-/// A function with the attributes of its parameters and results.
+/// A parsed function with the attributes of its parameters and results.
 struct ParsedFunction {
     graph: Arc<Graph>,
     params: Vec<NamedAttrs>,
@@ -82,7 +83,7 @@ impl ParsedFunction {
             let r = usize::try_from(*r).ok().filter(free);
             donated.push((
                 p,
-                r.ok_or_else(|| wrong(format!("parameter {p} is given to no result of its own")))?,
+                r.ok_or_else(|| wrong(format!("parameter {p} has an invalid tf.aliasing_output: the result does not exist or is aliased twice")))?,
             ));
         }
         let shardings = |list: &[NamedAttrs], types: Vec<TensorType>| {
@@ -100,22 +101,22 @@ fn find<'a>(attributes: &'a NamedAttrs, name: &str) -> Option<&'a AttrValue> {
     attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value)
 }
 
-/// An array without a sharding is the same on all devices.
+/// Parses an array's sharding; arrays without one are replicated.
 fn sharding(attributes: &NamedAttrs, mesh: Option<&Mesh>, ty: &TensorType) -> Result<Sharding> {
     let Some(AttrValue::Split(dims)) = find(attributes, "sdy.sharding") else {
         return Ok(Sharding::replicated(ty.rank()));
     };
-    let whole = || Error::new(ErrorKind::Data, "an array is split and there is no mesh");
+    let whole = || Error::new(ErrorKind::Data, "an array is sharded, but the module has no mesh");
     Sharding::of_axes(dims, mesh.ok_or_else(whole)?, ty)
 }
 
-/// A graph that is being read, and the values that its text may name.
+/// A graph being parsed, and the values in scope by name.
 struct ParseScope<'a> {
     builder: GraphBuilder,
     values: HashMap<&'a str, Vec<Tensor>>,
 }
 
-/// What stands between the name of an op and its types.
+/// Parsed parts of an op between its name and its types.
 #[derive(Default)]
 struct OpSyntaxParts {
     operands: Vec<Tensor>,
@@ -157,7 +158,7 @@ impl<'a> TokenCursor<'a> {
         self.expect('}')?;
         self.location()?;
         if !results.iter().map(Tensor::ty).eq(declared.iter().map(|(ty, _)| ty)) {
-            return Err(self.error_at(at, "the function does not return what it declares"));
+            return Err(self.error_at(at, "the returned types differ from the declared result types"));
         }
         let graph = frames[0].builder.finish(&results)?;
         Ok(ParsedFunction { graph, params, results: declared.into_iter().map(|(_, a)| a).collect() })
@@ -191,7 +192,7 @@ impl<'a> TokenCursor<'a> {
         Ok(())
     }
 
-    /// Ops up to the terminator; returns what that returns.
+    /// Parses ops up to the terminator; returns the returned values.
     fn ops(&mut self, frames: &mut Vec<ParseScope<'a>>) -> Result<Vec<Tensor>> {
         loop {
             match &self.token {
@@ -201,14 +202,14 @@ impl<'a> TokenCursor<'a> {
                 }
                 Token::Str(name) if name == "stablehlo.return" || name == "func.return" => {
                     if (name == "func.return") != (frames.len() == 1) {
-                        return Err(self.error(format!("`{name}` cannot end this body")));
+                        return Err(self.error(format!("unexpected terminator `{name}` in this body")));
                     }
                     self.advance()?;
                     let at = self.at;
                     let results = self.list('(', ')', |p| p.value(frames))?;
                     let (from, to) = self.function_type()?;
                     if !results.iter().map(Tensor::ty).eq(&from) || !to.is_empty() {
-                        return Err(self.error_at(at, "the types are not those of the values"));
+                        return Err(self.error_at(at, "the types differ from those of the returned values"));
                     }
                     self.location()?;
                     return Ok(results);
@@ -232,7 +233,7 @@ impl<'a> TokenCursor<'a> {
             }
             let at = self.at;
             if self.tensor_type()? != *t.ty() {
-                return Err(self.error_at(at, format!("the value is of type {}", t.ty())));
+                return Err(self.error_at(at, format!("the value has type {}", t.ty())));
             }
         }
         self.location()?;
@@ -246,12 +247,12 @@ impl<'a> TokenCursor<'a> {
         self.advance()?;
         let mut part = 0;
         if let Token::Part(digits) = self.token {
-            part = digits.parse().map_err(|_| self.error("a result number that is too large"))?;
+            part = digits.parse().map_err(|_| self.error("result number is too large"))?;
             self.advance()?;
         }
         let known = frames.iter().rev().find_map(|f| f.values.get(name));
         let found = known.and_then(|outs| outs.get(part)).cloned();
-        found.ok_or_else(|| self.error_at(at, format!("`%{name}` has no value {part} here")))
+        found.ok_or_else(|| self.error_at(at, format!("`%{name}` has no result {part} in this scope")))
     }
 
     /// `%0:2 = "stablehlo.name"(…) <{…}> ({…}, {…}) {…} : (…) -> …`
@@ -277,7 +278,9 @@ impl<'a> TokenCursor<'a> {
         self.location()?;
         let outs = self.build(frames, &name, parts, (from, to), at)?;
         if outs.len() != count {
-            return Err(self.error_at(at, format!("{name} has {} results, {count} are named", outs.len())));
+            return Err(
+                self.error_at(at, format!("{name} has {} results, but {count} are named", outs.len()))
+            );
         }
         if let (Some(target), Some(frame)) = (target, frames.last_mut()) {
             self.define(frame, target, |_| outs)?;
@@ -314,7 +317,7 @@ impl<'a> TokenCursor<'a> {
         self.expect('}')?;
         match frames.pop() {
             Some(frame) => Ok((frame.builder, results)),
-            None => Err(self.error("a body without beginning")),
+            None => Err(self.error("a body is not closed correctly")),
         }
     }
 
@@ -328,10 +331,10 @@ impl<'a> TokenCursor<'a> {
     ) -> Result<Vec<Tensor>> {
         let wrong = |what: String| self.error_at(at, format!("{name}: {what}"));
         let Some(entry) = entry(name.strip_prefix("stablehlo.").unwrap_or(name)) else {
-            return Err(wrong("there is no such op here".into()));
+            return Err(wrong("unknown op".into()));
         };
         if !parts.operands.iter().map(Tensor::ty).eq(&from) {
-            return Err(wrong("the operand types are not those of the operands".into()));
+            return Err(wrong("the operand types differ from those of the operands".into()));
         }
         let (captured, regions) =
             control_builders::finish(&parts.regions).map_err(|e| wrong(e.to_string()))?;
@@ -346,18 +349,21 @@ impl<'a> TokenCursor<'a> {
         };
         let op: Op = (entry.parse)(&source).map_err(wrong)?;
         if op.rule().regions().len() != source.regions.len() {
-            return Err(wrong(format!("it has no {} bodies", source.regions.len())));
+            return Err(wrong(format!("wrong number of bodies: {}", source.regions.len())));
         }
         if op.rule().captures() != captured.len() {
             return Err(wrong("its bodies cannot use outer values".into()));
         }
         let outs = op.rule().infer(&types).map_err(|c| wrong(format!("({}) {}", c.label, c.message)))?;
         if outs[..] != source.results[..] {
-            return Err(wrong(format!("the results are {outs:?}, not {:?}", source.results)));
+            return Err(wrong(format!(
+                "the results have types {outs:?}, but are declared as {:?}",
+                source.results
+            )));
         }
         match frames.last() {
             Some(frame) => Ok(frame.builder.emit(op, &operands)),
-            None => Err(wrong("stands outside of a function".into())),
+            None => Err(wrong("op outside of a function".into())),
         }
     }
 }

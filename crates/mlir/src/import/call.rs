@@ -1,4 +1,4 @@
-//! An op as the functions that import it see it, and a row of the table of ops: which function that is.
+//! Table row of an importable op, and the arguments that import functions receive.
 
 use super::attribute;
 use super::complex_number::RealOrComplex;
@@ -11,17 +11,18 @@ use systole_base::{DType, Result, TensorType};
 use systole_ir::op::{Op, OpSource, entry};
 use systole_ir::{Graph, GraphBuilder, Tensor};
 
-/// A row of the table: what is known of an op.
+/// Table row: how an op is imported.
 pub(super) struct OpImport {
-    /// With its dialect: `chlo.erf`; of a custom call what it calls: `Qr`.
+    /// Op name with its dialect: `chlo.erf`; for a custom call its target: `Qr`.
     pub name: &'static str,
     /// Whether it is a custom call.
     pub is_call: bool,
     pub import: ImportRule,
     pub complex: ComplexRule,
-    /// Whether results are elements of operands or have been fitted already, where the IR holds elements in wider ones.
+    /// Whether results need no wrapping or rounding to a narrow type: they are elements of operands, or already
+    /// rounded.
     pub keeps_elements: bool,
-    /// Whether the type of the result says its shape.
+    /// Whether the result type determines the shape.
     pub is_shaped: bool,
 }
 
@@ -33,7 +34,7 @@ type ImporterFn = for<'m> fn(
     &GraphBuilder,
 ) -> Result<Vec<ImportedValue>>;
 
-/// The results of an op; `None`: it is imported as the IR's own.
+/// Results of an op; `None`: import it as the IR's op of the same name.
 pub(super) type OpResults = Result<Option<Vec<Tensor>>>;
 
 /// How an op is imported.
@@ -41,30 +42,30 @@ pub(super) type OpResults = Result<Option<Vec<Tensor>>>;
 pub(super) enum ImportRule {
     /// As the IR's op of the same name.
     Native,
-    /// By what knows the functions, tokens and devices of the module.
+    /// By a function that needs the importer's state: functions, tokens, devices.
     Importer(ImporterFn),
-    /// On real and complex numbers.
+    /// By a function on real or complex values.
     Values(fn(&OpCall) -> Result<Vec<ImportedValue>>),
-    /// On real arrays; `None`: as the IR's own.
+    /// By a function on real arrays; `None`: import as the IR's own op.
     Arrays(fn(&ArrayCall) -> OpResults),
-    /// A function of elements.
+    /// By an element-wise function.
     Elements(ElementwiseFn),
-    /// On arrays, and bodies whose first parameters are the captured values.
+    /// By a function on arrays and bodies whose first parameters are the captured values.
     Bodies(fn(&ArrayCall, &[Tensor], &[Arc<Graph>]) -> OpResults),
-    /// Not at all, and why.
+    /// Rejected, with the reason.
     Refused(&'static str),
 }
 
-/// A function of elements.
+/// An element-wise function.
 #[derive(Clone, Copy)]
 pub(super) enum ElementwiseFn {
-    /// Of any element type.
+    /// On any element type.
     Any(fn(&Tensor) -> Tensor),
-    /// Of floats, narrow ones in f32.
+    /// On floats; narrow floats are computed in f32.
     Floats(fn(&Tensor) -> Tensor),
-    /// As [`ElementwiseFn::Floats`], of two operands.
+    /// Like [`ElementwiseFn::Floats`], with two operands.
     FloatPairs(fn(&Tensor, &Tensor) -> Tensor),
-    /// Of two operands; `None`: not of their type.
+    /// With two operands; `None`: not defined on their type.
     Pairs(fn(&Tensor, &Tensor) -> Option<Tensor>),
 }
 
@@ -82,42 +83,42 @@ impl ElementwiseFn {
                 wide(x).map(|wide| f(&wide, &y.convert(wide.dtype())).convert(x.dtype()))
             }
             (ElementwiseFn::Pairs(f), [x, y]) => f(x, y),
-            _ => return Err(wrong(format!("{name} of {} operands", operands.len()))),
+            _ => return Err(wrong(format!("{name} got {} operands", operands.len()))),
         };
-        made.ok_or_else(|| not_there(format!("{name} is not defined on {}", operands[0].dtype())))
+        made.ok_or_else(|| not_there(format!("{name} is not defined for {}", operands[0].dtype())))
     }
 }
 
-/// What becomes of an op of complex numbers.
+/// How an op on complex numbers is imported.
 #[derive(Clone, Copy)]
 pub(super) enum ComplexRule {
-    /// It is refused.
+    /// Rejected.
     Refused,
-    /// The op itself on each part: it moves elements.
+    /// Applies the op to each part; it only moves elements.
     Parts,
-    /// The op itself on each part where its body is a sum or the last value.
+    /// Applies the op to each part if its body is a sum or returns the last value.
     Folds,
-    /// As [`ComplexRule::Folds`], else the parts are values of their own.
+    /// Like [`ComplexRule::Folds`], or with the parts as separate values.
     FoldsOrApart,
-    /// The parts are values of their own.
+    /// With the parts as separate values.
     Apart,
-    /// The operands as they are.
+    /// Returns the operands unchanged.
     Nothing,
-    /// The elements of a constant.
+    /// A constant.
     Constant,
     Unary(fn(&RealOrComplex) -> RealOrComplex),
     Binary(fn(&RealOrComplex, &RealOrComplex) -> RealOrComplex),
-    /// Of as many operands as the first says.
+    /// A function with this number of operands.
     Number(usize, fn(&OpCall) -> Result<RealOrComplex>),
 }
 
-/// A row of an op that the IR has.
+/// Row of an op that the IR supports.
 pub(super) const fn op(name: &'static str) -> OpImport {
     let (import, complex) = (ImportRule::Native, ComplexRule::Refused);
     OpImport { name, is_call: false, import, complex, keeps_elements: false, is_shaped: false }
 }
 
-/// A row of a custom call.
+/// Row of a custom call.
 pub(super) const fn call(name: &'static str, import: ImportRule) -> OpImport {
     OpImport { is_call: true, import, keeps_elements: true, ..op(name).complex(ComplexRule::Apart) }
 }
@@ -143,12 +144,12 @@ impl OpImport {
         self.import(ImportRule::Refused(why))
     }
 
-    /// Of complex numbers.
+    /// Adds a unary function on complex numbers.
     pub const fn unary(self, f: fn(&RealOrComplex) -> RealOrComplex) -> OpImport {
         self.complex(ComplexRule::Unary(f))
     }
 
-    /// Of complex numbers.
+    /// Adds a binary function on complex numbers.
     pub const fn binary(self, f: fn(&RealOrComplex, &RealOrComplex) -> RealOrComplex) -> OpImport {
         self.complex(ComplexRule::Binary(f))
     }
@@ -157,7 +158,7 @@ impl OpImport {
         OpImport { keeps_elements: true, ..self }
     }
 
-    /// Its results are elements of its operands.
+    /// Marks an op that only moves elements.
     pub const fn moves(self) -> OpImport {
         self.complex(ComplexRule::Parts).keeps_elements()
     }
@@ -167,13 +168,13 @@ impl OpImport {
     }
 }
 
-/// One op on values.
+/// An op on real or complex values.
 pub(super) struct OpCall<'a> {
     pub row: &'a OpImport,
     pub module: &'a MlirModule,
     pub op: &'a Operation,
     pub operands: &'a [ImportedValue],
-    /// Types of the results, as the module says them.
+    /// Result types stated by the module.
     pub results: &'a [&'a MlirType],
     pub g: &'a GraphBuilder,
 }
@@ -183,17 +184,17 @@ impl OpCall<'_> {
         self.operands.get(i).ok_or_else(|| wrong("an operand is missing"))?.number()
     }
 
-    /// The first result, as the module says it.
+    /// Returns the stated type of the first result.
     pub fn result(&self) -> Result<&MlirType> {
         self.results.first().copied().ok_or_else(|| wrong("a result is missing"))
     }
 
-    /// The type of each part of the first result.
+    /// Returns the type of each part of the first result.
     pub fn ty(&self) -> Result<TensorType> {
-        held(self.result()?)?.into_iter().next().ok_or_else(|| wrong("a result without a type"))
+        held(self.result()?)?.into_iter().next().ok_or_else(|| wrong("a result has no type"))
     }
 
-    /// The op itself on other operands, which are real.
+    /// Imports the op itself on other, real operands.
     pub fn on_arrays(
         &self,
         operands: Vec<Tensor>,
@@ -210,7 +211,7 @@ impl OpCall<'_> {
     }
 }
 
-/// One op on arrays.
+/// An op on real arrays.
 pub(super) struct ArrayCall<'a> {
     pub module: &'a MlirModule,
     pub op: &'a Operation,
@@ -224,17 +225,17 @@ impl<'a> ArrayCall<'a> {
         self.operands.get(i).ok_or_else(|| wrong("an operand is missing"))
     }
 
-    /// All operands, which must be so many.
+    /// Returns all operands; their number must be `N`.
     pub fn all<const N: usize>(&self) -> Result<&'a [Tensor; N]> {
         let found = self.operands.try_into();
-        found.map_err(|_| wrong(format!("{} operands, not {N}", self.operands.len())))
+        found.map_err(|_| wrong(format!("got {} operands, expected {N}", self.operands.len())))
     }
 
     pub fn result(&self) -> Result<&'a TensorType> {
         self.results.first().ok_or_else(|| wrong("a result is missing"))
     }
 
-    /// Another op on other operands.
+    /// Emits another op on other operands.
     pub fn emit(
         &self,
         op: &Operation,
@@ -246,7 +247,7 @@ impl<'a> ArrayCall<'a> {
     }
 }
 
-/// The IR's own op of the same name.
+/// Emits the IR's op of the same name.
 pub(super) fn emit(
     module: &MlirModule,
     op: &Operation,
@@ -256,7 +257,7 @@ pub(super) fn emit(
     g: &GraphBuilder,
 ) -> Result<Vec<Tensor>> {
     let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
-    let known = entry(name).ok_or_else(|| not_there(format!("{} is not supported", op.name)))?;
+    let known = entry(name).ok_or_else(|| not_there(format!("unsupported op {}", op.name)))?;
     let attrs = attribute::all(op, module)?;
     let operands = of_one_type(name, operands);
     let inputs: Vec<&Tensor> = captured.iter().chain(&operands).collect();
@@ -270,16 +271,16 @@ pub(super) fn emit(
     };
     let read: Op = (known.parse)(&source).map_err(wrong)?;
     if read.rule().regions().len() != source.regions.len() {
-        return Err(wrong(format!("it has no {} regions", source.regions.len())));
+        return Err(wrong(format!("the op must have {} regions", source.regions.len())));
     }
     if read.rule().captures() != captured.len() {
-        return Err(not_there("its regions use values from outside of it"));
+        return Err(not_there("its regions capture values from outside"));
     }
     read.rule().infer(&types).map_err(|c| wrong(format!("({}) {}", c.label, c.message)))?;
     Ok(g.emit(read, &inputs))
 }
 
-/// Operands of products with two element types, which XLA takes: both as the wider one, of bf16 and f16 as f32.
+/// Converts operands of mixed element types, which XLA accepts in products, to the wider one; bf16 with f16 to f32.
 fn of_one_type(name: &str, operands: Vec<Tensor>) -> Vec<Tensor> {
     let [a, b] = operands.as_slice() else { return operands };
     let (x, y) = (a.dtype(), b.dtype());

@@ -1,9 +1,9 @@
-//! Arrays of real or complex numbers: complex ones are pairs of real arrays. What is written with [`RealOrComplex`] works on both.
+//! Real or complex arrays ([`RealOrComplex`]): complex ones are pairs of real arrays, and its functions work on both.
 
 use systole_base::{DType, Shape, TensorType};
 use systole_ir::{GraphBuilder, Tensor};
 
-/// `re + i·im`; without `im` the numbers are real. Both parts have one type.
+/// `re + i·im`; real if `im` is absent. Both parts have the same type.
 #[derive(Clone)]
 pub(super) struct RealOrComplex {
     pub(super) re: Tensor,
@@ -19,7 +19,7 @@ impl RealOrComplex {
         RealOrComplex { re, im: Some(im) }
     }
 
-    /// The imaginary part; zeros of real numbers.
+    /// Returns the imaginary part; zeros for real numbers.
     pub(super) fn imag(&self) -> Tensor {
         self.im.clone().unwrap_or_else(|| self.re.zeros_like())
     }
@@ -28,7 +28,7 @@ impl RealOrComplex {
         self.im.is_some()
     }
 
-    /// With zeros as the imaginary part where there is none.
+    /// Adds a zero imaginary part to real numbers.
     pub(super) fn widened(&self) -> RealOrComplex {
         RealOrComplex::complex(self.re.clone(), self.imag())
     }
@@ -37,7 +37,7 @@ impl RealOrComplex {
         std::iter::once(&self.re).chain(&self.im)
     }
 
-    /// Of each part.
+    /// Returns the type of each part.
     pub(super) fn ty(&self) -> &TensorType {
         self.re.ty()
     }
@@ -54,18 +54,18 @@ impl RealOrComplex {
         self.re.builder()
     }
 
-    /// What moves elements, done to both parts.
+    /// Applies a function that moves elements to both parts.
     pub(super) fn map(&self, f: impl Fn(&Tensor) -> Tensor) -> RealOrComplex {
         RealOrComplex { re: f(&self.re), im: self.im.as_ref().map(f) }
     }
 
-    /// What moves elements of two arrays, done to both parts.
+    /// Applies a function that moves elements of two arrays to both parts.
     pub(super) fn zip(&self, other: &RealOrComplex, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> RealOrComplex {
         let im = (self.is_complex() || other.is_complex()).then(|| f(&self.imag(), &other.imag()));
         RealOrComplex { re: f(&self.re, &other.re), im }
     }
 
-    /// Joined along `dim`.
+    /// Concatenates along `dim`.
     pub(super) fn concatenate(parts: &[&RealOrComplex], dim: usize) -> Option<RealOrComplex> {
         let complex = parts.iter().any(|p| p.is_complex());
         let re: Vec<&Tensor> = parts.iter().map(|p| &p.re).collect();
@@ -101,7 +101,7 @@ impl RealOrComplex {
         self.map(Tensor::zeros_like)
     }
 
-    /// `pred: bool[…]`
+    /// Selects by `pred: bool[…]`.
     pub(super) fn select(pred: &Tensor, yes: &RealOrComplex, no: &RealOrComplex) -> RealOrComplex {
         yes.zip(no, |a, b| pred.select(a, b))
     }
@@ -122,12 +122,12 @@ impl RealOrComplex {
         RealOrComplex { re: self.re.clone(), im: self.im.as_ref().map(|t| -t) }
     }
 
-    /// Both parts times a real array.
+    /// Multiplies both parts by a real array.
     pub(super) fn scale(&self, by: &Tensor) -> RealOrComplex {
         self.map(|t| t * by)
     }
 
-    /// The products that `f`, linear in both, makes of the parts.
+    /// Computes a complex product from `f`, which is linear in both operands.
     pub(super) fn product(
         &self,
         other: &RealOrComplex,
@@ -147,7 +147,7 @@ impl RealOrComplex {
         self.product(other, |a, b| a * b)
     }
 
-    /// Smith's division: no part is squared. By zero as NumPy: each part by |0|.
+    /// Divides with Smith's method, which squares no part. Division by zero follows NumPy: each part divided by |0|.
     pub(super) fn div(&self, other: &RealOrComplex) -> RealOrComplex {
         let Some(d) = &other.im else { return self.map(|t| t / &other.re) };
         let (a, b, c) = (&self.re, &self.imag(), &other.re);
@@ -162,13 +162,13 @@ impl RealOrComplex {
         RealOrComplex::complex(re / &bottom, im / &bottom)
     }
 
-    /// |z|: neither overflows nor underflows where the result does not.
+    /// Computes |z| without intermediate overflow or underflow.
     pub(super) fn abs(&self) -> Tensor {
         let Some(im) = &self.im else { return self.re.abs() };
         hypot(&self.re, im)
     }
 
-    /// |z|²
+    /// Computes |z|².
     pub(super) fn norm(&self) -> Tensor {
         let square = &self.re * &self.re;
         self.im.as_ref().map_or(square.clone(), |im| &square + &(im * im))
@@ -180,12 +180,12 @@ impl RealOrComplex {
         if self.is_complex() || other.is_complex() { re.and(&self.imag().equal(&other.imag())) } else { re }
     }
 
-    /// `a: T[B…, M, K], b: T[B…, K, N] → T[B…, M, N]` with equal leading dimensions.
+    /// Multiplies matrices: `a: T[B…, M, K], b: T[B…, K, N] → T[B…, M, N]` with equal leading dimensions.
     pub(super) fn matmul(&self, other: &RealOrComplex) -> RealOrComplex {
         self.product(other, Tensor::matmul)
     }
 
-    /// Rows and columns exchanged.
+    /// Transposes rows and columns.
     pub(super) fn transposed(&self) -> RealOrComplex {
         let n = self.rank();
         let mut order: Vec<usize> = (0..n).collect();
@@ -196,7 +196,7 @@ impl RealOrComplex {
     }
 }
 
-/// `√(a² + b²)` by the greater times a root near 1.
+/// Computes `√(a² + b²)` as the larger value times a root near 1.
 pub(super) fn hypot(a: &Tensor, b: &Tensor) -> Tensor {
     let (a, b) = (a.abs(), b.abs());
     let (most, least) = (a.maximum(&b), a.minimum(&b));
@@ -208,7 +208,7 @@ pub(super) fn hypot(a: &Tensor, b: &Tensor) -> Tensor {
     a.equal(&infinite).or(&b.equal(&infinite)).select(&infinite, &size)
 }
 
-/// |size| with the sign of `sign`, which −0 has too.
+/// Returns |size| with the sign of `sign`, including −0.
 pub(super) fn copysign(size: &Tensor, sign: &Tensor) -> Tensor {
     let bits = match sign.dtype() {
         DType::F64 => sign.bitcast_convert(DType::I64),

@@ -1,4 +1,4 @@
-//! Ops of the importer's own: calls, tuples, tokens, and what test programs say of their results.
+//! Imports calls, tuples, tokens and test assertions, which need the importer's state.
 
 use super::attribute::{self, text};
 use super::call::{ImportRule, OpImport, call, op};
@@ -37,26 +37,27 @@ pub(super) const OPERATIONS: &[OpImport] = &[
 pub(super) const CHECK: OpImport = op("check.").importer(|i, op, operands, _, _| i.check(op, &operands));
 pub(super) const CHECK_CALL: OpImport = call("check.", CHECK.import);
 
-/// A custom call that no row names.
+/// A custom call without a table row.
 pub(super) const UNKNOWN_CALL: OpImport = call(
     "",
     ImportRule::Arrays(|c| {
         Err(match text(c.op, "call_target_name") {
-            None | Some("") => wrong("a custom call without `call_target_name`"),
-            Some(name) => not_there(format!("the custom call `{name}` is not supported"))
-                .because("what it computes is defined by the system that wrote the program"),
+            None | Some("") => wrong("a custom call has no `call_target_name`"),
+            Some(name) => not_there(format!("unsupported custom call `{name}`"))
+                .because("the system that wrote the program defines what it computes"),
         })
     }),
 );
 
 fn element(op: &Operation, operands: &[ImportedValue]) -> Result<Vec<ImportedValue>> {
-    let [ImportedValue::Tuple(items)] = operands else { return Err(wrong("the operand is no tuple")) };
+    let [ImportedValue::Tuple(items)] = operands else { return Err(wrong("the operand must be a tuple")) };
     let item = attribute::size(op, "index")?.and_then(|i| items.get(i).cloned());
-    Ok(vec![item.ok_or_else(|| wrong("the tuple has no such element"))?])
+    Ok(vec![item.ok_or_else(|| wrong("tuple index out of range"))?])
 }
 
 impl<'m> Importer<'m> {
-    /// What is said of arrays: the real parts of all that is compared, then the imaginary ones.
+    /// Imports an assertion: its arrays become results, first the real parts of all compared values, then the imaginary
+    /// parts.
     fn check(&mut self, op: &Operation, operands: &[ImportedValue]) -> Result<Vec<ImportedValue>> {
         let all = operands.iter().map(ImportedValue::parts).collect::<Result<Vec<_>>>()?;
         let parts = all.first().map_or(1, Vec::len);
@@ -65,7 +66,8 @@ impl<'m> Importer<'m> {
         Ok(Vec::new())
     }
 
-    /// `check.expect_serialized_eq %0, probe_id = "name", iter = 1`: the array is the one that the probe was given.
+    /// Imports `check.expect_serialized_eq %0, probe_id = "name", iter = 1`: compares with the array passed to the
+    /// probe.
     fn expect_serialized(
         &mut self,
         op: &Operation,
@@ -75,8 +77,8 @@ impl<'m> Importer<'m> {
         let turn = attribute::size(op, "iter")?.unwrap_or(0);
         let probed = self.probes.iter().filter(|(id, _)| id == name).nth(turn);
         let probed = probed.map(|(_, given)| given.clone()).ok_or_else(|| {
-            not_there(format!("there is no value {turn} of the probe `{name}`"))
-                .because("a probe in a loop has a value for each turn only while the program runs")
+            not_there(format!("iteration {turn} of probe `{name}` has no value"))
+                .because("values of a probe in a loop are known only at run time")
         })?;
         for given in operands.iter().cloned().chain(probed) {
             self.compared.push(given.array()?);
@@ -92,10 +94,10 @@ impl<'m> Importer<'m> {
         g: &GraphBuilder,
     ) -> Result<Vec<ImportedValue>> {
         let Some(Attribute::Symbol(name)) = callee else {
-            return Err(wrong("it does not say what it calls"));
+            return Err(wrong("the call has no callee"));
         };
         let called = self.module.functions.iter().find(|f| f.name == *name);
-        let called = called.ok_or_else(|| wrong(format!("there is no function @{name}")))?;
+        let called = called.ok_or_else(|| wrong(format!("unknown function @{name}")))?;
         self.function(called, operands, g).at(|| format!("@{name}"))
     }
 }

@@ -1,5 +1,4 @@
-//! Ops with shapes that are operands, as the ops with shapes that are attributes: what constants settle is settled while the
-//! program is read, the rest is refused.
+//! Converts dynamic-shape ops to static ops if the shape operands are constant, and rejects the rest.
 
 use super::attribute::{size, text};
 use super::call::{ArrayCall, ComplexRule, ImportRule, OpImport, OpResults, call, op};
@@ -22,21 +21,21 @@ pub(super) const OPERATIONS: &[OpImport] = &[
     op("stablehlo.dynamic_conv").complex(PADDED_PRODUCT).arrays(convolution),
     op("stablehlo.set_dimension_size").arrays(set_size),
     call("shape_assertion", ImportRule::Arrays(assert_shape)),
-    // JAX's top_k of a number of elements that a symbol stands for.
+    // JAX's top_k with a symbolic number of elements.
     call("stablehlo.dynamic_top_k", ImportRule::Arrays(top_k)),
 ];
 
-/// The static op, its last operand the shape of its result.
+/// Imports as the static op; the last operand is the result shape.
 fn shaped(c: &ArrayCall, name: &str) -> OpResults {
     let (shape, x) = c.operands.split_last().ok_or_else(|| wrong("an operand is missing"))?;
     let ty = TensorType::new(c.result()?.dtype, const_eval::shape(shape, "the shape")?);
     c.emit(&renamed(c.op, name), x.to_vec(), vec![ty], Vec::new()).map(Some)
 }
 
-/// The static op on the first operands; the further ones are its attributes.
+/// Imports as the static op on the first operands; the other operands become its attributes.
 fn with_lists(c: &ArrayCall, name: &str, operands: usize, lists: &[&str]) -> OpResults {
     if c.operands.len() != operands + lists.len() {
-        return Err(wrong(format!("{} operands, not {}", c.operands.len(), operands + lists.len())));
+        return Err(wrong(format!("got {} operands, expected {}", c.operands.len(), operands + lists.len())));
     }
     let mut op = renamed(c.op, name);
     for (i, list) in lists.iter().enumerate() {
@@ -65,10 +64,10 @@ fn convolution(c: &ArrayCall) -> OpResults {
 }
 
 fn assert_shape(c: &ArrayCall) -> OpResults {
-    if const_eval::ints_or_bools(c.operand(0)?, "the claim about a shape")?.first() == Some(&0) {
+    if const_eval::ints_or_bools(c.operand(0)?, "the shape assertion")?.first() == Some(&0) {
         let numbers: Result<Vec<_>> = c.operands[1..].iter().map(|t| const_eval::ints(t, "a size")).collect();
         let said = text(c.op, "error_message").unwrap_or("shape_assertion");
-        return Err(wrong(format!("the shapes are not those that the program was exported for: {said}"))
+        return Err(wrong(format!("the shapes differ from those the program was exported for: {said}"))
             .because(format!("sizes: {:?}", numbers?.concat())));
     }
     Ok(Some(Vec::new()))
@@ -78,21 +77,21 @@ fn top_k(c: &ArrayCall) -> OpResults {
     let [x, k] = c.all::<2>()?;
     match const_eval::sizes(k, "k")?[..] {
         [k] => chlo::top_k(x, k, true).map(Some),
-        _ => Err(wrong("k is not one number")),
+        _ => Err(wrong("k must be a scalar")),
     }
 }
 
-/// The size of a dimension as another that is known now: the elements before it.
+/// Imports `set_dimension_size` with a constant size: keeps the elements before it.
 fn set_size(c: &ArrayCall) -> OpResults {
     let [x, new] = c.all::<2>()?;
     let dim = size(c.op, "dimension")?.filter(|d| *d < x.rank());
-    let dim = dim.ok_or_else(|| wrong("there is no such dimension"))?;
+    let dim = dim.ok_or_else(|| wrong("dimension out of range"))?;
     let now = x.shape()[dim];
     match const_eval::sizes(new, "the size")?.as_slice() {
         [n] if *n == now => Ok(Some(vec![x.clone()])),
         [n] if *n < now => Ok(Some(vec![x.slice_dim(dim, 0, *n)])),
-        [n] => Err(wrong(format!("the size {n} is more than {now}"))),
-        _ => Err(wrong("the size is not one number")),
+        [n] => Err(wrong(format!("size {n} is greater than the current size {now}"))),
+        _ => Err(wrong("the size must be a scalar")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! [`Module`] → [`Program`]: calls are unfolded, ops of other dialects are written out in StableHLO's own.
+//! Imports an [`MlirModule`] as a [`Program`]: inlines calls and decomposes ops of other dialects to StableHLO.
 
 mod approx_top_k;
 mod attribute;
@@ -37,26 +37,27 @@ use systole_ir::{Graph, GraphBuilder, Tensor, control_builders};
 use types::{element, fits, held, is_settled, not_there, unsettled, wrong};
 use value::ImportedValue;
 
-/// Ops that all calls may unfold to.
+/// Maximum number of ops after inlining.
 const MOST_OPS: usize = 1 << 22;
 
-/// A module as the IR has it.
+/// An imported module.
 #[derive(Clone, Debug)]
 pub struct ImportedProgram {
-    /// What it computes; the arrays that `checks` compare are the last results of its graph.
+    /// The program; arrays that `checks` compare are the last results of its graph.
     pub program: StableHloProgram,
-    /// What the module's writer calls its arguments and results.
+    /// Source types of the arguments and results.
     pub interface: ProgramInterface,
-    /// What the module says of its own results.
+    /// The module's assertions about its own results.
     pub checks: Vec<ResultCheck>,
-    /// Of each result whether a device has a term of it, of its own; else all devices have all of it.
+    /// For each result, whether each device holds its own term of a sum; otherwise the result is the same on all
+    /// devices.
     pub terms: Vec<bool>,
-    /// Where the nodes of the graph come from: the last node of an op and the op's place, in order.
+    /// Source positions: the last node of each op and the op's position, in order.
     places: Vec<(u32, SourceSpan)>,
 }
 
 impl ImportedProgram {
-    /// A graph that was made of something else than a module: each argument and result is one array.
+    /// Wraps a graph that was not imported from a module: each argument and result is one array.
     pub fn of_graph(graph: Arc<Graph>) -> ImportedProgram {
         let face = |(first, ty): (usize, &TensorType)| ProgramPort {
             dims: ty.shape.to_vec(),
@@ -71,39 +72,39 @@ impl ImportedProgram {
         ImportedProgram { program, interface, checks: Vec::new(), terms, places: Vec::new() }
     }
 
-    /// Where in the text, or in the bytecode, the op stands that a node of the graph is of.
+    /// Returns the source position of the op that a graph node was imported from.
     pub fn place(&self, node: usize) -> Option<SourceSpan> {
         let next = self.places.partition_point(|(last, _)| (*last as usize) < node);
         self.places.get(next).map(|(_, place)| *place)
     }
 }
 
-/// The program of a module: `main`, or else the first function that is not private.
+/// Imports the entry function of a module: `main`, or the first function that is not private.
 ///
 /// # Errors
-/// `Data` where the module contradicts itself; `Unsupported` for what is not there: each with its place.
+/// `Data` if the module is inconsistent, `Unsupported` for unsupported ops and types; each with its position.
 pub fn program(module: &MlirModule) -> Result<ImportedProgram> {
     on_devices(module, &[])
 }
 
-/// As [`program`], on devices on which results lie as `tiles` say: what devices compute by themselves and return as terms of a
-/// sum is left so.
+/// Like [`program`], with the result shardings `tiles`: unreduced results of manual computations stay per-device terms
+/// of a sum.
 ///
 /// # Errors
-/// As [`program`].
+/// See [`program`].
 pub fn on_devices(module: &MlirModule, tiles: &[DeviceSharding]) -> Result<ImportedProgram> {
     let main = module.functions.iter().find(|f| f.name == "main");
     let main = main.or_else(|| module.functions.iter().find(|f| !f.is_private)).ok_or_else(|| {
         Error::new(ErrorKind::Data, "the module has no function to run")
-            .hint("give it a function `main` that is not private")
+            .hint("add a function `main` that is not private")
     })?;
     of_tiled(module, main, tiles)
 }
 
-/// As [`program`], of one function of the module.
+/// Like [`program`], for one function of the module.
 ///
 /// # Errors
-/// As [`program`].
+/// See [`program`].
 pub fn of_function(module: &MlirModule, main: &MlirFunction) -> Result<ImportedProgram> {
     of_tiled(module, main, &[])
 }
@@ -114,7 +115,7 @@ fn of_tiled(module: &MlirModule, main: &MlirFunction, tiles: &[DeviceSharding]) 
     of_numbered(&own, main, tiles)
 }
 
-/// Of a module whose groups of devices are numbers.
+/// Imports a function of a module whose device groups are numbers.
 fn of_numbered(
     module: &MlirModule,
     main: &MlirFunction,
@@ -123,7 +124,7 @@ fn of_numbered(
     let g = GraphBuilder::new(&main.name);
     let (mut arguments, mut parameters) = (Vec::new(), Vec::new());
     for (i, (value, name)) in main.body.arguments.iter().zip(&main.names).enumerate() {
-        let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter without a type"))?;
+        let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter has no type"))?;
         if *ty == MlirType::Token {
             g.parameter(token(), name);
             arguments.push(ImportedValue::Token);
@@ -170,12 +171,12 @@ fn of_numbered(
     Ok(ImportedProgram { program, interface, checks: importer.checks, terms, places: importer.places })
 }
 
-/// What callers pass for a token, as JAX does: an array of no elements.
+/// Type of a token argument, as in JAX: an array without elements.
 fn token() -> TensorType {
     TensorType::new(DType::Bool, [0])
 }
 
-/// What results are made of: as the function says, else what they are.
+/// Returns the element types of the results: as the function states, otherwise those of the arrays.
 fn elements_of(main: &MlirFunction, results: &[ImportedValue]) -> Vec<SourceElement> {
     let of = |(i, given): (usize, &ImportedValue)| match given {
         ImportedValue::Complex(re, _) => SourceElement::Complex(re.dtype()),
@@ -188,7 +189,7 @@ fn elements_of(main: &MlirFunction, results: &[ImportedValue]) -> Vec<SourceElem
     results.iter().enumerate().map(of).collect()
 }
 
-/// The faces of arguments or results; arrays that are only compared are none.
+/// Returns the interface of arguments or results, without arrays that are only compared.
 fn faces(elements: &[SourceElement], types: &[TensorType]) -> Vec<ProgramPort> {
     let mut first = 0;
     let mut all = Vec::new();
@@ -200,7 +201,7 @@ fn faces(elements: &[SourceElement], types: &[TensorType]) -> Vec<ProgramPort> {
     all
 }
 
-/// Pairs of parameters and the results that take their memory: those of each part.
+/// Returns pairs of donated parameters and the results that reuse their memory, for each part.
 fn donated(main: &MlirFunction, interface: &ProgramInterface) -> Vec<(usize, usize)> {
     let mut pairs: Vec<(usize, usize)> = Vec::new();
     for (p, attributes) in main.parameters.iter().enumerate() {
@@ -218,7 +219,7 @@ fn donated(main: &MlirFunction, interface: &ProgramInterface) -> Vec<(usize, usi
 }
 
 impl<'m> Importer<'m> {
-    /// Notes where the nodes up to this value come from. Those of a call have been noted, op by op.
+    /// Records the source position of the nodes up to this value, unless a call has already recorded them.
     fn note(&mut self, t: &Tensor, op: &Operation) {
         let node = t.id().node;
         if self.regions == 0 && self.places.last().is_none_or(|(last, _)| *last < node) {
@@ -233,7 +234,7 @@ impl<'m> Importer<'m> {
         g: &GraphBuilder,
     ) -> Result<Vec<ImportedValue>> {
         if self.calls.contains(&f.name.as_str()) || self.calls.len() == MAX_CALLS {
-            return Err(not_there(format!("@{} calls itself", f.name)));
+            return Err(not_there(format!("@{} is recursive", f.name)));
         }
         if arguments.len() != f.body.arguments.len() {
             return Err(wrong(format!("@{} takes {} arguments", f.name, f.body.arguments.len())));
@@ -248,7 +249,7 @@ impl<'m> Importer<'m> {
         results
     }
 
-    /// The ops of a region whose arguments are known; what its terminator returns.
+    /// Imports the ops of a region with known arguments; returns the operands of its terminator.
     fn body(
         &mut self,
         region: &'m MlirRegion,
@@ -258,7 +259,7 @@ impl<'m> Importer<'m> {
         for op in &region.operations {
             self.ops += 1;
             if self.ops > MOST_OPS {
-                return Err(not_there(format!("calls unfold to over {MOST_OPS} ops")));
+                return Err(not_there(format!("the program has more than {MOST_OPS} ops after inlining")));
             }
             let operands = op.operands.iter().map(|v| frame.get(*v)).collect::<Result<Vec<_>>>();
             let operands = operands.at(|| place(op))?;
@@ -267,7 +268,7 @@ impl<'m> Importer<'m> {
             }
             let results = self.operation(op, operands, frame, g).at(|| place(op))?;
             if results.len() != op.results.len() {
-                return Err(wrong(format!("it has {} results", results.len())).at(place(op)));
+                return Err(wrong(format!("the op has {} results", results.len())).at(place(op)));
             }
             let keeps = table::row(op).keeps_elements;
             for (value, given) in op.results.iter().zip(results) {
@@ -279,13 +280,15 @@ impl<'m> Importer<'m> {
                 {
                     held(said).at(|| place(op))?;
                     if !fits(said, &parts) && g.error().is_none() {
-                        return Err(wrong(format!("the result is {}, not {said}", t.ty())).at(place(op)));
+                        return Err(
+                            wrong(format!("result has type {}, but {said} is stated", t.ty())).at(place(op))
+                        );
                     }
                 }
                 frame.set(*value, given);
             }
         }
-        Err(wrong("a region without a terminator"))
+        Err(wrong("a region has no terminator"))
     }
 
     fn operation(
@@ -298,12 +301,12 @@ impl<'m> Importer<'m> {
         let row = table::row(op);
         match row.import {
             ImportRule::Importer(f) => f(self, op, operands, frame, g),
-            ImportRule::Refused(why) => Err(not_there(format!("{} is not supported", op.name)).because(why)),
+            ImportRule::Refused(why) => Err(not_there(format!("unsupported op {}", op.name)).because(why)),
             _ => self.values(row, op, operands, frame, g),
         }
     }
 
-    /// An op of values that one or two arrays hold.
+    /// Imports an op on values that one or two arrays hold.
     fn values(
         &mut self,
         row: &'static OpImport,
@@ -314,7 +317,7 @@ impl<'m> Importer<'m> {
     ) -> Result<Vec<ImportedValue>> {
         let function = frame.function;
         let results =
-            op.results.iter().map(|v| function.values.get(*v).ok_or_else(|| wrong("a value without a type")));
+            op.results.iter().map(|v| function.values.get(*v).ok_or_else(|| wrong("a value has no type")));
         let results = results.collect::<Result<Vec<&MlirType>>>()?;
         let call = OpCall { row, module: self.module, op, operands: &operands, results: &results, g };
         if let ImportRule::Values(f) = row.import {
@@ -335,7 +338,7 @@ impl<'m> Importer<'m> {
         Ok(counts.iter().map_while(given).collect())
     }
 
-    /// An op of arrays.
+    /// Imports an op on arrays.
     fn arrays(
         &mut self,
         row: &OpImport,
@@ -349,7 +352,7 @@ impl<'m> Importer<'m> {
         for value in op.results.iter().filter(|_| row.is_shaped) {
             let ty = frame.ty(*value)?;
             if !is_settled(ty) {
-                return Err(not_there(format!("{ty}: sizes that are known only when it runs")));
+                return Err(not_there(format!("{ty}: sizes known only at run time")));
             }
         }
         let arrays = ArrayCall { module: self.module, op, operands: &operands, results: &results, g };
@@ -375,7 +378,7 @@ impl<'m> Importer<'m> {
         self.with_bodies(op, operands, results, (captured, regions), g)
     }
 
-    /// An op whose bodies are there.
+    /// Imports an op whose bodies have been imported.
     fn with_bodies(
         &self,
         op: &Operation,
@@ -400,7 +403,7 @@ impl<'m> Importer<'m> {
         emit(self.module, op, operands, results, (captured, regions), g)
     }
 
-    /// A region in a builder of its own.
+    /// Imports a region with its own builder.
     fn region(
         &mut self,
         name: &str,
@@ -429,8 +432,8 @@ impl<'m> Importer<'m> {
     }
 }
 
-/// Types of the arrays that hold each argument of a region. Sizes that the type of a loop's state leaves open are those of
-/// its start, `operands`.
+/// Returns the types of the arrays that hold each argument of a region. Unknown sizes in the type of a loop's state are
+/// those of its initial value in `operands`.
 fn argument_types(
     region: &MlirRegion,
     operands: &[Tensor],

@@ -1,4 +1,4 @@
-//! The table of ops: the rows of all families, and what is known of an op by its name.
+//! Table of importable ops: all families' rows, looked up by name.
 
 use super::attribute::target;
 use super::call::{ComplexRule, OpImport, op};
@@ -18,16 +18,16 @@ const FAMILIES: [&[OpImport]; 7] = [
     approx_top_k::OPERATIONS,
 ];
 
-/// All rows, by whether they are custom calls and by name.
+/// All rows, by name and whether they are custom calls.
 static TABLE: LazyLock<HashMap<(bool, &str), &OpImport>> = LazyLock::new(|| {
     let families = FAMILIES.into_iter().chain(chlo::OPERATIONS).chain(devices::OPERATIONS);
     families.flatten().map(|row| ((row.is_call, row.name), row)).collect()
 });
 
-/// An op that no row names: the IR may have it.
+/// Row of ops that have none: the IR may support them.
 const NATIVE: OpImport = op("");
 
-/// What is known of an op.
+/// Returns the table row of an op.
 pub(super) fn row(op: &Operation) -> &'static OpImport {
     if op.name == "stablehlo.custom_call" {
         return called(target(op).unwrap_or(""));
@@ -40,7 +40,7 @@ pub(super) fn row(op: &Operation) -> &'static OpImport {
     }
 }
 
-/// `mhlo.erf` and its kin are how JAX keeps CHLO's ops in what it exports.
+/// Returns the row of a custom call; JAX exports CHLO ops as `mhlo.erf` and similar calls.
 fn called(name: &str) -> &'static OpImport {
     let chlo = name.strip_prefix("mhlo.").or_else(|| name.strip_prefix("chlo."));
     let chlo = chlo.map(|name| format!("chlo.{name}"));
@@ -51,7 +51,7 @@ fn called(name: &str) -> &'static OpImport {
     }
 }
 
-/// What becomes of an op of complex numbers; those that broadcast are as those that do not.
+/// Returns how an op on complex numbers is imported; broadcasting variants like the plain ones.
 pub(super) fn complex(op: &Operation) -> ComplexRule {
     match op.name.strip_prefix("chlo.broadcast_") {
         None => row(op).complex,

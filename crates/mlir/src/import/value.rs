@@ -1,11 +1,11 @@
-//! What a value of a module is here.
+//! Values during import: real array, complex array, tuple or token.
 
 use super::complex_number::RealOrComplex;
 use super::types::not_there;
 use systole_base::Result;
 use systole_ir::Tensor;
 
-/// A value of a module.
+/// An imported value.
 #[derive(Clone)]
 pub(super) enum ImportedValue {
     Array(Tensor),
@@ -16,17 +16,17 @@ pub(super) enum ImportedValue {
 }
 
 impl ImportedValue {
-    /// The one array that it is.
+    /// Returns the value as one real array.
     pub(super) fn array(self) -> Result<Tensor> {
         match self {
             ImportedValue::Array(t) => Ok(t),
-            ImportedValue::Complex(..) => Err(not_there("complex numbers stand where real ones are needed")),
-            ImportedValue::Tuple(_) => Err(not_there("a tuple stands where an array is needed")),
-            ImportedValue::Token => Err(not_there("a token stands where an array is needed")),
+            ImportedValue::Complex(..) => Err(not_there("expected a real array, got complex numbers")),
+            ImportedValue::Tuple(_) => Err(not_there("expected an array, got a tuple")),
+            ImportedValue::Token => Err(not_there("expected an array, got a token")),
         }
     }
 
-    /// Real or complex numbers.
+    /// Returns the value as real or complex numbers.
     pub(super) fn number(&self) -> Result<RealOrComplex> {
         match self {
             ImportedValue::Complex(re, im) => Ok(RealOrComplex::complex(re.clone(), im.clone())),
@@ -34,12 +34,12 @@ impl ImportedValue {
         }
     }
 
-    /// The arrays that hold it, in order.
+    /// Returns the arrays that hold the value, in order.
     pub(super) fn parts(&self) -> Result<Vec<Tensor>> {
         Ok(self.number()?.parts().cloned().collect())
     }
 
-    /// One or two arrays as the value that they hold.
+    /// Builds a value from one or two arrays.
     pub(super) fn of_parts(parts: &mut impl Iterator<Item = Tensor>, count: usize) -> Option<ImportedValue> {
         let re = parts.next()?;
         Some(if count == 2 { ImportedValue::Complex(re, parts.next()?) } else { ImportedValue::Array(re) })

@@ -1,4 +1,4 @@
-//! Types and attributes in text.
+//! Parses MLIR types and attributes.
 
 use super::MlirParser;
 use crate::syntax::{
@@ -11,14 +11,14 @@ use systole_ir::text::parse_hex;
 
 /// Types.
 impl<'a> MlirParser<'a> {
-    /// `(…) -> …`, or one type for all operands and results.
+    /// Parses `(…) -> …`, or one type for all operands and results.
     pub(super) fn function_type(&mut self) -> Result<(Vec<MlirType>, Vec<MlirType>)> {
         let from = self.list('(', ')', Self::ty)?;
         self.expect_arrow()?;
         Ok((from, self.result_types()?))
     }
 
-    /// `tensor<…>` or `(tensor<…>, …)`
+    /// Parses `tensor<…>` or `(tensor<…>, …)`
     pub(super) fn result_types(&mut self) -> Result<Vec<MlirType>> {
         if self.is('(') { self.list('(', ')', Self::ty) } else { Ok(vec![self.ty()?]) }
     }
@@ -68,10 +68,10 @@ impl<'a> MlirParser<'a> {
     }
 }
 
-/// `2x?x3xf32, #encoding` as a type.
+/// Parses `2x?x3xf32, #encoding` as a type.
 fn ranked(inner: &str) -> Result<MlirType, String> {
     let (shape, encoding) = match inner.split_once(',') {
-        // A comma within the element type is no encoding's: `complex<…>` and quantised types have brackets.
+        // A comma within the element type does not start an encoding: `complex<…>` and quantized types have brackets.
         Some((shape, rest)) if shape.matches('<').count() == shape.matches('>').count() => {
             (shape, Some(rest.trim().to_string()))
         }
@@ -86,7 +86,7 @@ fn ranked(inner: &str) -> Result<MlirType, String> {
                 let size = digits.parse::<u64>().ok().filter(|n| *n < 1 << 48);
                 dims.push(Some(size.ok_or("has a size that is too large")?));
             }
-            "*" => return Err("has no rank, which nothing here reads".into()),
+            "*" => return Err("has no rank; unranked tensors are not supported".into()),
             _ => break,
         }
         rest = after.trim_start();
@@ -94,14 +94,14 @@ fn ranked(inner: &str) -> Result<MlirType, String> {
     let element = rest.trim();
     let starts_well = element.starts_with(|c: char| c.is_ascii_alphabetic() || c == '!');
     if !starts_well || dims.len() > MAX_DEPTH {
-        return Err("is no type of an array".into());
+        return Err("is not a tensor type".into());
     }
     Ok(MlirType::Tensor(RankedTensorType { dims, element: element.into(), encoding }))
 }
 
 /// Attributes.
 impl<'a> MlirParser<'a> {
-    /// `{name = value, flag, …}`
+    /// Parses `{name = value, flag, …}`
     pub(super) fn dictionary(&mut self) -> Result<NamedAttributes> {
         self.entries(|| Attribute::Unit, Self::attribute)
     }
@@ -160,7 +160,7 @@ impl<'a> MlirParser<'a> {
         }
     }
 
-    /// `3 : i64`, `1.5 : f32`, `0x7FC00000 : f32`
+    /// Parses `3 : i64`, `1.5 : f32`, `0x7FC00000 : f32`
     fn number(&mut self) -> Result<Attribute> {
         let Token::Number(digits) = self.token else { return Err(self.unexpected("a number")) };
         let at = self.at;
@@ -176,8 +176,8 @@ impl<'a> MlirParser<'a> {
             Some(hex) => i128::from_str_radix(hex, 16).ok(),
             None => digits.parse().ok(),
         };
-        let value = value.ok_or_else(|| self.error_at(at, format!("`{digits}` is no number")))?;
-        // What is in a dictionary is read by others, who may ask for the type.
+        let value = value.ok_or_else(|| self.error_at(at, format!("invalid number `{digits}`")))?;
+        // Dictionary values keep their types, since readers may need them.
         match ty {
             Some(MlirType::Scalar(name)) if self.open > 0 && name != "i64" => {
                 Ok(Attribute::Other(name, value.to_string()))
@@ -186,7 +186,7 @@ impl<'a> MlirParser<'a> {
         }
     }
 
-    /// `array<i64: 1, 2>`
+    /// Parses `array<i64: 1, 2>`
     fn array(&mut self) -> Result<Attribute> {
         self.advance()?;
         self.expect('<')?;
@@ -196,7 +196,7 @@ impl<'a> MlirParser<'a> {
         Ok(Attribute::Array(element, items))
     }
 
-    /// `#name`, `#dialect<…>`, `#dialect.kind<…>`
+    /// Parses `#name`, `#dialect<…>`, `#dialect.kind<…>`
     fn dialect_attribute(&mut self, kind: &'a str) -> Result<Attribute> {
         self.advance()?;
         if let Some(known) = self.aliases.get(kind).filter(|_| !self.is('<')) {
@@ -207,7 +207,7 @@ impl<'a> MlirParser<'a> {
             ("stablehlo" | "mhlo" | "chlo", "") => {
                 self.expect('<')?;
                 let of = self.word()?.to_string();
-                // `#stablehlo<conv …>` has its own form in old writers.
+                // Old writers print `#stablehlo<conv …>` in this form.
                 let word = self.word()?.to_string();
                 self.expect('>')?;
                 Ok(Attribute::Keyword(of, word))
@@ -228,7 +228,7 @@ impl<'a> MlirParser<'a> {
         }
     }
 
-    /// `<field = value, …>`, where values may be words: `<lhs_precision_type = tf32>`.
+    /// Parses `<field = value, …>`; values may be words: `<lhs_precision_type = tf32>`.
     pub(super) fn structure(&mut self, kind: &str) -> Result<Attribute> {
         let is_flat = matches!(kind, "bounds" | "type_extensions" | "result_accuracy_mode");
         if is_flat {
@@ -245,7 +245,7 @@ impl<'a> MlirParser<'a> {
         Ok(Attribute::Struct(kind.into(), fields))
     }
 
-    /// `(1)2`: a part of an axis.
+    /// Parses a sub-axis: `(1)2`.
     fn sub_axis(&mut self) -> Result<Attribute> {
         self.expect('(')?;
         let before = self.int()?;
@@ -253,7 +253,7 @@ impl<'a> MlirParser<'a> {
         Ok(Attribute::Other("sub_axis".into(), format!("({before}){}", self.int()?)))
     }
 
-    /// `<@mesh, [{"data"}, {}], replicated={…}>`: what is said beside the axes is left out.
+    /// Parses `<@mesh, [{"data"}, {}], replicated={…}>`; everything except the axes is ignored.
     pub(super) fn sharding(&mut self) -> Result<Attribute> {
         let at = self.at;
         let text = self.angles()?;
@@ -284,7 +284,7 @@ impl<'a> MlirParser<'a> {
         read(&mut inner).map_err(wrong)
     }
 
-    /// `"data"`, `"data":(1)2`, `?`; priorities follow the braces.
+    /// Parses `"data"`, `"data":(1)2`, `?`; priorities follow the braces.
     fn axis(p: &mut MlirParser<'_>) -> Result<String> {
         if p.eat('?')? {
             return Ok(OPEN.into());
@@ -300,7 +300,7 @@ impl<'a> MlirParser<'a> {
     }
 }
 
-/// A sharding along whose axes `unreduced` devices have terms of a sum: as it is where there are none.
+/// Returns the sharding with `unreduced` axes, along which devices hold terms of a sum; unchanged if there are none.
 pub fn unreduced_along(sharding: Attribute, unreduced: Vec<Attribute>) -> Attribute {
     match unreduced.is_empty() {
         true => sharding,
@@ -313,14 +313,14 @@ pub fn unreduced_along(sharding: Attribute, unreduced: Vec<Attribute>) -> Attrib
 
 /// Arrays.
 impl MlirParser<'_> {
-    /// `dense<…> : tensor<…>`
+    /// Parses `dense<…> : tensor<…>`
     pub(super) fn dense(&mut self) -> Result<DenseElements> {
         let elements = self.elements()?;
         self.expect(':')?;
         Ok(DenseElements { ty: self.ty()?, elements })
     }
 
-    /// `dense<…>`
+    /// Parses `dense<…>`
     pub(super) fn elements(&mut self) -> Result<ElementData> {
         let at = self.at;
         self.advance()?;
@@ -331,7 +331,7 @@ impl MlirParser<'_> {
                 self.advance()?;
                 let bytes = parse_hex(&s);
                 ElementData::Bytes(
-                    bytes.ok_or_else(|| self.error_at(at, "a string that is no \"0x\" and hex digits"))?,
+                    bytes.ok_or_else(|| self.error_at(at, "expected a string of \"0x\" and hex digits"))?,
                 )
             }
             Token::Mark('[') => {
@@ -349,7 +349,7 @@ impl MlirParser<'_> {
         Ok(elements)
     }
 
-    /// `dense_resource<name> : tensor<…>`
+    /// Parses `dense_resource<name> : tensor<…>`
     fn dense_resource(&mut self) -> Result<Attribute> {
         self.advance()?;
         let name = self.angles()?.trim().trim_matches('"').to_string();
@@ -358,7 +358,7 @@ impl MlirParser<'_> {
     }
 }
 
-/// `1`, `true`, `0x7F`, `(1.0, 2.0)`
+/// Parses `1`, `true`, `0x7F`, `(1.0, 2.0)`
 fn element(c: &mut TokenCursor<'_>, words: &mut Vec<String>) -> Result<()> {
     match c.token {
         Token::Word(w @ ("true" | "false")) => words.push(w.into()),
@@ -369,7 +369,7 @@ fn element(c: &mut TokenCursor<'_>, words: &mut Vec<String>) -> Result<()> {
     c.advance().map(drop)
 }
 
-/// An error about something that is not read.
+/// Returns an `Unsupported` error.
 pub(super) fn not_read(what: String) -> Error {
     Error::new(ErrorKind::Unsupported, what)
 }

@@ -1,4 +1,4 @@
-//! Modules, functions, regions and ops in text.
+//! Parses MLIR modules, functions, regions and ops.
 
 use super::pretty;
 use super::{MlirParser, ParsedOp};
@@ -10,7 +10,7 @@ use systole_base::Result;
 use systole_ir::text::Token;
 use systole_ir::text::cursor::TextReader;
 
-/// Results of one op.
+/// Maximum number of results of an op.
 const MOST_RESULTS: usize = 1 << 16;
 
 /// Modules and functions.
@@ -20,12 +20,12 @@ impl<'a> MlirParser<'a> {
         self.top(&mut module, false)?;
         match self.token {
             Token::End if !module.functions.is_empty() => Ok(module),
-            Token::End => Err(self.error("there is no function in it")),
+            Token::End => Err(self.error("expected a function, got an empty module")),
             _ => Err(self.unexpected("a function, a module or the end")),
         }
     }
 
-    /// What may stand in a module or beside it.
+    /// Parses an item that may appear inside or next to a module.
     fn top(&mut self, module: &mut MlirModule, inside: bool) -> Result<()> {
         loop {
             match self.token.clone() {
@@ -74,7 +74,7 @@ impl<'a> MlirParser<'a> {
         }
     }
 
-    /// `#map = …`, `!ty = …`, `#loc1 = loc("x")`
+    /// Parses `#map = …`, `!ty = …`, `#loc1 = loc("x")`
     fn alias(&mut self) -> Result<()> {
         let (Token::Attr(name) | Token::Bang(name)) = self.advance()? else { return Ok(()) };
         self.expect('=')?;
@@ -87,7 +87,7 @@ impl<'a> MlirParser<'a> {
         Ok(())
     }
 
-    /// `sdy.mesh @mesh = <["x"=2, "y"=4]>`
+    /// Parses `sdy.mesh @mesh = <["x"=2, "y"=4]>`
     fn mesh(&mut self, module: &mut MlirModule) -> Result<()> {
         self.advance()?;
         let name = self.symbol()?;
@@ -114,7 +114,7 @@ impl<'a> MlirParser<'a> {
         self.location().map(drop)
     }
 
-    /// `{-# dialect_resources: { builtin: { name: "0x…" } } #-}`
+    /// Parses `{-# dialect_resources: { builtin: { name: "0x…" } } #-}`
     fn metadata(&mut self, module: &mut MlirModule) -> Result<()> {
         self.expect('{')?;
         self.expect('-')?;
@@ -139,11 +139,11 @@ impl<'a> MlirParser<'a> {
         self.expect(':')?;
         if let Token::Str(text) = self.token.clone() {
             self.advance()?;
-            // Other strings are no elements: what external resources say to tools.
+            // Other strings are external resources for tools.
             if text.starts_with("0x") {
-                // The first four bytes say how the rest is aligned.
+                // The first four bytes contain the alignment.
                 let bytes = systole_ir::text::parse_hex(&text).and_then(|b| b.get(4..).map(<[u8]>::to_vec));
-                let bytes = bytes.ok_or_else(|| self.error(format!("the resource {name} is cut short")))?;
+                let bytes = bytes.ok_or_else(|| self.error(format!("resource {name} is truncated")))?;
                 module.resources.push((name, bytes));
             }
             return Ok(());
@@ -172,7 +172,7 @@ impl<'a> MlirParser<'a> {
             f.results = if self.is('(') {
                 self.list('(', ')', Self::annotated_type)?
             } else {
-                // A `{` behind it opens the body.
+                // A `{` after it starts the body.
                 vec![(self.ty()?, Vec::new())]
             };
         }
@@ -191,7 +191,7 @@ impl<'a> MlirParser<'a> {
         Ok(f)
     }
 
-    /// `%arg0: tensor<2xf32> {…} loc("x")`; a declaration has the type alone.
+    /// Parses `%arg0: tensor<2xf32> {…} loc("x")`; a declaration has only the type.
     fn parameter(&mut self) -> Result<(Option<FunctionValue>, NamedAttributes, String)> {
         let Token::Value(name) = self.token else {
             let (_, attributes) = self.annotated_type()?;
@@ -210,7 +210,7 @@ impl<'a> MlirParser<'a> {
         Ok((ty, attributes))
     }
 
-    /// `"func.func"() <{sym_name = "main", function_type = …}> ({…}) : () -> ()`
+    /// Parses `"func.func"() <{sym_name = "main", function_type = …}> ({…}) : () -> ()`
     fn generic_function(&mut self) -> Result<MlirFunction> {
         self.advance()?;
         self.list('(', ')', Self::value)?;
@@ -229,17 +229,17 @@ impl<'a> MlirParser<'a> {
         self.function_type()?;
         self.location()?;
         if regions.len() > 1 {
-            return Err(self.error("a function with several bodies"));
+            return Err(self.error("a function has more than one body"));
         }
         let body = regions.pop().unwrap_or_default();
         function_of(attributes, body, std::mem::take(&mut self.values)).map_err(|what| self.error(what))
     }
 }
 
-/// A function from the attributes that the generic form and bytecode give it, which say its name and type among others.
+/// Builds a function from its generic-form or bytecode attributes, which include name and type.
 ///
 /// # Errors
-/// What is missing or is not as it must be.
+/// The attribute that is missing or invalid.
 pub fn function_of(
     attributes: NamedAttributes,
     body: MlirRegion,
@@ -247,10 +247,10 @@ pub fn function_of(
 ) -> Result<MlirFunction, String> {
     let name = match find(&attributes, "sym_name") {
         Some(Attribute::String(name)) => name.clone(),
-        _ => return Err("a function without a name".into()),
+        _ => return Err("a function has no name".into()),
     };
     let Some(Attribute::Type(MlirType::Function(from, to))) = find(&attributes, "function_type") else {
-        return Err(format!("the function @{name} has no type"));
+        return Err(format!("function @{name} has no type"));
     };
     let lists = |key: &str, n: usize| -> Vec<NamedAttributes> {
         let given = match find(&attributes, key) {
@@ -273,7 +273,7 @@ pub fn function_of(
     Ok(MlirFunction { is_private, names, parameters, results, name, attributes, values, body })
 }
 
-/// A number of any type as other attributes of functions have it.
+/// Drops the type of an integer attribute, as function attributes are stored.
 fn untyped((name, value): (String, Attribute)) -> (String, Attribute) {
     match value {
         Attribute::Other(ty, digits) if ty.starts_with(['i', 's', 'u']) && digits.parse::<i128>().is_ok() => {
@@ -285,7 +285,7 @@ fn untyped((name, value): (String, Attribute)) -> (String, Attribute) {
 
 /// Regions and ops.
 impl<'a> MlirParser<'a> {
-    /// `{ ^bb0(%arg0: tensor<…>): … }`
+    /// Parses `{ ^bb0(%arg0: tensor<…>): … }`
     pub(super) fn region(&mut self) -> Result<MlirRegion> {
         self.deeper(|p| {
             p.expect('{')?;
@@ -296,7 +296,7 @@ impl<'a> MlirParser<'a> {
         })
     }
 
-    /// The rest of a region whose `{` has been read and whose names have a scope.
+    /// Parses the rest of a region after `{`, with its arguments in scope.
     fn open_region(&mut self) -> Result<MlirRegion> {
         let arguments = if matches!(self.token, Token::Block(_)) { self.block_head()? } else { Vec::new() };
         let operations = self.operations()?;
@@ -304,7 +304,7 @@ impl<'a> MlirParser<'a> {
         Ok(MlirRegion { arguments, operations })
     }
 
-    /// A region whose arguments have been named before it: those of `while` and `reduce`.
+    /// Parses a region whose arguments were named before it: `while`, `reduce`.
     pub(super) fn region_of(&mut self, arguments: Vec<(&'a str, MlirType)>) -> Result<MlirRegion> {
         self.deeper(|p| {
             p.expect('{')?;
@@ -319,7 +319,7 @@ impl<'a> MlirParser<'a> {
         })
     }
 
-    /// `^bb0(%arg0: tensor<…>, …):`
+    /// Parses `^bb0(%arg0: tensor<…>, …):`
     fn block_head(&mut self) -> Result<Vec<FunctionValue>> {
         self.advance()?;
         let parameters = if self.is('(') { self.list('(', ')', Self::parameter)? } else { Vec::new() };
@@ -331,14 +331,16 @@ impl<'a> MlirParser<'a> {
         let mut all = Vec::new();
         while !self.is('}') {
             if matches!(self.token, Token::Block(_)) {
-                return Err(self.error("a second block: branches between blocks are not read"));
+                return Err(
+                    self.error("the region has a second block: branches between blocks are not supported")
+                );
             }
             all.push(self.operation()?);
         }
         Ok(all)
     }
 
-    /// `%0:2, %1 = op …`
+    /// Parses `%0:2, %1 = op …`
     fn operation(&mut self) -> Result<Operation> {
         let names = if matches!(self.token, Token::Value(_)) {
             let names = self.separated(Self::target)?;
@@ -364,7 +366,7 @@ impl<'a> MlirParser<'a> {
         self.location()?;
         let count: usize = names.iter().map(|(_, n)| n).sum();
         if count != said.results.len() && !names.is_empty() {
-            let what = format!("{name} has {} results, {count} are named", said.results.len());
+            let what = format!("{name} has {} results, but {count} are named", said.results.len());
             return Err(self.error_at(at, what));
         }
         let mut types = said.results.into_iter();
@@ -372,7 +374,7 @@ impl<'a> MlirParser<'a> {
         for (name, n) in &names {
             results.extend(self.define(name, types.by_ref().take(*n).collect())?);
         }
-        // Results that nobody names still are some.
+        // Unnamed results also count.
         for ty in types {
             results.push(self.values.len());
             self.values.push(ty);
@@ -387,7 +389,7 @@ impl<'a> MlirParser<'a> {
         })
     }
 
-    /// `%0` or `%0:2`
+    /// Parses `%0` or `%0:2`
     fn target(&mut self) -> Result<(&'a str, usize)> {
         let Token::Value(name) = self.token else { return Err(self.unexpected("a value's name")) };
         self.advance()?;
@@ -395,7 +397,7 @@ impl<'a> MlirParser<'a> {
         Ok((name, count))
     }
 
-    /// `(…) <{…}> ({…}, {…}) {…} : (…) -> …`
+    /// Parses `(…) <{…}> ({…}, {…}) {…} : (…) -> …`
     pub(super) fn generic(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let mut said = ParsedOp { operands: self.list('(', ')', Self::value)?, ..ParsedOp::default() };
@@ -416,17 +418,17 @@ impl<'a> MlirParser<'a> {
         Ok(said)
     }
 
-    /// Whether operands have the types that are said of them.
+    /// Checks operands against the stated types.
     pub(super) fn same_types(&self, operands: &[FunctionValue], types: &[MlirType], at: usize) -> Result<()> {
         let have = operands.iter().map(|v| self.values.get(*v));
         if have.len() != types.len() {
-            let what = format!("{} operands have {} types", operands.len(), types.len());
+            let what = format!("got {} operands, but {} types", operands.len(), types.len());
             return Err(self.error_at(at, what));
         }
         for (have, said) in have.zip(types) {
             if have != Some(said) {
                 let have = have.map(ToString::to_string).unwrap_or_default();
-                return Err(self.error_at(at, format!("an operand is {have}, not {said}")));
+                return Err(self.error_at(at, format!("operand has type {have}, but {said} is stated")));
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The pretty forms of ops: those that StableHLO, CHLO, func and Shardy print by themselves.
+//! Parses the pretty forms of StableHLO, CHLO, func and Shardy ops.
 
 use super::attribute::not_read;
 use super::{MlirParser, ParsedOp};
@@ -10,11 +10,11 @@ use systole_base::Result;
 use systole_ir::text::Token;
 use systole_ir::text::cursor::TextReader;
 
-/// An op's name with its dialect.
+/// Returns an op's name with its dialect.
 pub(super) fn full_name(name: &str) -> String {
     match (name, name.strip_prefix("mhlo.")) {
         ("return" | "call", _) => format!("func.{name}"),
-        // MHLO is StableHLO's older name; it has some ops of CHLO as its own.
+        // MHLO is StableHLO's predecessor; it has some CHLO ops of its own.
         (_, Some("topk")) => "chlo.top_k".into(),
         (_, Some(op @ ("acos" | "acosh" | "asin" | "asinh" | "atanh" | "cosh" | "erf" | "sinh"))) => {
             format!("chlo.{op}")
@@ -24,7 +24,7 @@ pub(super) fn full_name(name: &str) -> String {
     }
 }
 
-/// Words of the pretty forms and the attributes that they stand for, by op.
+/// Keywords of the pretty forms and the attributes that they set, by op.
 const WORDS: &[(&str, &str, &str)] = &[
     ("broadcast_in_dim", "dims", "broadcast_dimensions"),
     ("dynamic_broadcast_in_dim", "dims", "broadcast_dimensions"),
@@ -56,13 +56,13 @@ const WORDS: &[(&str, &str, &str)] = &[
     ("convolution", "reverse", "window_reversal"),
 ];
 
-/// An op's name without its dialect.
+/// Returns an op's name without its dialect.
 fn mnemonic(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(_, rest)| rest)
 }
 
 impl<'a> MlirParser<'a> {
-    /// What stands behind the name of an op in its own form. `named`: how many results are named.
+    /// Parses an op's pretty form after its name. `named`: number of named results.
     pub(super) fn pretty(&mut self, name: &str, named: usize) -> Result<ParsedOp> {
         match name {
             "stablehlo.constant" => self.constant(),
@@ -80,13 +80,13 @@ impl<'a> MlirParser<'a> {
             "sdy.sharding_constraint" | "sdy.reshard" => self.sharding_constraint(),
             "sdy.manual_computation" => self.manual_computation(),
             _ if name.starts_with("sdy.") && name != "sdy.return" => {
-                Err(not_read(format!("`{name}` is not read")).at(self.place_of(self.at).to_string()))
+                Err(not_read(format!("unsupported op `{name}`")).at(self.place_of(self.at).to_string()))
             }
             _ => self.plain(name, named),
         }
     }
 
-    /// `%0, %1, word = value {…} : types`, with or without parentheses.
+    /// Parses `%0, %1, word = value {…} : types`, with or without parentheses.
     fn plain(&mut self, name: &str, named: usize) -> Result<ParsedOp> {
         let at = self.at;
         let mut said = ParsedOp::default();
@@ -126,7 +126,7 @@ impl<'a> MlirParser<'a> {
         Ok(said)
     }
 
-    /// `dims = [0, 1]`, `type = FFT`, `format = …`
+    /// Parses `dims = [0, 1]`, `type = FFT`, `format = …`
     fn word_value(&mut self, name: &str) -> Result<NamedAttributes> {
         let word = self.word()?;
         self.expect('=')?;
@@ -138,7 +138,7 @@ impl<'a> MlirParser<'a> {
                 self.advance()?;
                 Attribute::Keyword(attribute.into(), w.into())
             }
-            // A `:` behind it is the op's.
+            // The `:` after it belongs to the op.
             Token::Number(digits) if digits.contains(['.', 'e']) && !digits.starts_with("0x") => {
                 self.advance()?;
                 Attribute::Float(digits.into(), "f64".into())
@@ -155,7 +155,7 @@ impl<'a> MlirParser<'a> {
         Ok(vec![(attribute.into(), value)])
     }
 
-    /// `{…} : types`, with which most forms end.
+    /// Parses `{…} : types`, the end of most forms.
     fn end(&mut self, name: &str, named: usize, mut said: ParsedOp, at: usize) -> Result<ParsedOp> {
         if self.is('{') {
             said.attributes.extend(self.dictionary()?);
@@ -165,7 +165,7 @@ impl<'a> MlirParser<'a> {
         Ok(said)
     }
 
-    /// The types of an op in its plain form.
+    /// Parses the types of an op's plain form.
     fn plain_types(&mut self, name: &str, named: usize, said: &mut ParsedOp, at: usize) -> Result<()> {
         if self.is('(') {
             let (from, to) = self.function_type()?;
@@ -196,7 +196,7 @@ impl<'a> MlirParser<'a> {
             }
             _ if types.len() > 1 => said.results = Vec::new(),
             _ => {
-                // Those with side effects alone have no results.
+                // Ops that only have side effects have no results.
                 let is_check = name.starts_with("check.") || name == "interpreter.print";
                 said.results = vec![one.clone(); if is_check { 0 } else { named.max(1) }];
                 types = vec![one; said.operands.len()];
@@ -205,7 +205,7 @@ impl<'a> MlirParser<'a> {
         self.same_types(&said.operands, &types, at)
     }
 
-    /// `{…} dense<…> : tensor<…>`, or the generic form behind its name.
+    /// Parses `{…} dense<…> : tensor<…>`, or the generic form behind its name.
     fn constant(&mut self) -> Result<ParsedOp> {
         if self.is('(') {
             return self.generic();
@@ -221,7 +221,7 @@ impl<'a> MlirParser<'a> {
         Ok(said)
     }
 
-    /// `LT, %0, %1, FLOAT : (…) -> …`
+    /// Parses `LT, %0, %1, FLOAT : (…) -> …`
     fn compare(&mut self, name: &str) -> Result<ParsedOp> {
         let at = self.at;
         if matches!(self.token, Token::Value(_)) {
@@ -242,7 +242,7 @@ impl<'a> MlirParser<'a> {
         self.end(name, 1, said, at)
     }
 
-    /// `%0, %1, batching_dims = [0] x [0], contracting_dims = [2] x [1], precision = […] : (…) -> …`
+    /// Parses `%0, %1, batching_dims = [0] x [0], contracting_dims = [2] x [1], precision = […] : (…) -> …`
     fn dot_general(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let mut said = ParsedOp::default();
@@ -270,7 +270,7 @@ impl<'a> MlirParser<'a> {
         self.end("dot_general", 1, said, at)
     }
 
-    /// `(%0, %1) dim_numbers = […]x[…]->[…], window = {stride = […], …} {…} : (…) -> …`
+    /// Parses `(%0, %1) dim_numbers = […]x[…]->[…], window = {stride = […], …} {…} : (…) -> …`
     fn convolution(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let mut said = ParsedOp { operands: self.list('(', ')', Self::value)?, ..ParsedOp::default() };
@@ -297,7 +297,7 @@ impl<'a> MlirParser<'a> {
         self.end("convolution", 1, said, at)
     }
 
-    /// `%0 [0:3, 4:8:2] : (…) -> …`
+    /// Parses `%0 [0:3, 4:8:2] : (…) -> …`
     fn slice(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let mut said = ParsedOp { operands: vec![self.value()?], ..ParsedOp::default() };
@@ -315,7 +315,7 @@ impl<'a> MlirParser<'a> {
         self.end("slice", 1, said, at)
     }
 
-    /// `%0[1] : (tuple<…>) -> …`
+    /// Parses `%0[1] : (tuple<…>) -> …`
     fn tuple_element(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let mut said = ParsedOp { operands: vec![self.value()?], ..ParsedOp::default() };
@@ -325,7 +325,7 @@ impl<'a> MlirParser<'a> {
         self.end("get_tuple_element", 1, said, at)
     }
 
-    /// `%0, format = e8m10 : tensor<…>`
+    /// Parses `%0, format = e8m10 : tensor<…>`
     fn reduce_precision(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let mut said = ParsedOp { operands: vec![self.value()?], ..ParsedOp::default() };
@@ -336,19 +336,21 @@ impl<'a> MlirParser<'a> {
         let bits = word.strip_prefix('e').and_then(|rest| rest.split_once('m'));
         let bits = bits.and_then(|(e, m)| Some((e.parse::<i128>().ok()?, m.parse::<i128>().ok()?)));
         let (exponent, mantissa) =
-            bits.ok_or_else(|| self.error(format!("`{word}` is no format like e8m10")))?;
+            bits.ok_or_else(|| self.error(format!("expected a format like e8m10, got `{word}`")))?;
         said.attributes.push(("exponent_bits".into(), Attribute::Int(exponent)));
         said.attributes.push(("mantissa_bits".into(), Attribute::Int(mantissa)));
         self.end("reduce_precision", 1, said, at)
     }
 
-    /// `@name(%0, %1) {…} : (…) -> …`
+    /// Parses `@name(%0, %1) {…} : (…) -> …`
     fn call(&mut self, name: &str) -> Result<ParsedOp> {
         let at = self.at;
         let target = match self.advance()? {
             Token::Symbol(name) | Token::Str(name) => name,
             other => {
-                return Err(self.error_at(at, format!("expected what is called, found {}", other.show())));
+                return Err(
+                    self.error_at(at, format!("expected the called function, found {}", other.show()))
+                );
             }
         };
         let mut said = ParsedOp { operands: self.list('(', ')', Self::value)?, ..ParsedOp::default() };
@@ -367,7 +369,7 @@ impl<'a> MlirParser<'a> {
         Ok(said)
     }
 
-    /// `"name" %0, %1 {composite_attributes = {…}, decomposition = @f} : (…) -> …`
+    /// Parses `"name" %0, %1 {composite_attributes = {…}, decomposition = @f} : (…) -> …`
     fn composite(&mut self) -> Result<ParsedOp> {
         let name = self.string()?;
         let mut said = self.plain("composite", 1)?;
@@ -375,7 +377,7 @@ impl<'a> MlirParser<'a> {
         Ok(said)
     }
 
-    /// `%0 <@mesh, [{"x"}, {}]> : tensor<…>`
+    /// Parses `%0 <@mesh, [{"x"}, {}]> : tensor<…>`
     fn sharding_constraint(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let mut said = ParsedOp { operands: vec![self.value()?], ..ParsedOp::default() };
@@ -388,7 +390,8 @@ impl<'a> MlirParser<'a> {
 
 /// Ops with regions.
 impl<'a> MlirParser<'a> {
-    /// `(%0 init: %c), (%1 init: %d) applies stablehlo.add across dimensions = [0] : (…) -> …`, or a `reducer` behind it.
+    /// Parses `(%0 init: %c), (%1 init: %d) applies stablehlo.add across dimensions = [0] : (…) -> …`, or the same with
+    /// a `reducer`.
     fn reduce(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let (mut inputs, mut inits) = (Vec::new(), Vec::new());
@@ -421,7 +424,7 @@ impl<'a> MlirParser<'a> {
         Ok(said)
     }
 
-    /// `(%0) inits(%1) dimension=0 attributes {…} {…} : (…) -> …`
+    /// Parses `(%0) inits(%1) dimension=0 attributes {…} {…} : (…) -> …`
     fn scan(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let inputs = self.list('(', ')', Self::value)?;
@@ -443,10 +446,11 @@ impl<'a> MlirParser<'a> {
         Ok(said)
     }
 
-    /// The body of a `reduce` that applies one op to scalars.
+    /// Builds the body of a `reduce` that applies one op to scalars.
     fn applied(&mut self, name: &str, operands: &[FunctionValue], n: usize) -> Result<MlirRegion> {
         let init = operands.get(n).and_then(|v| self.values.get(*v)).cloned();
-        let ty = init.filter(|_| n == 1).ok_or_else(|| self.error("one op applies to one array"))?;
+        let ty =
+            init.filter(|_| n == 1).ok_or_else(|| self.error("`applies` requires exactly one operand"))?;
         let element = match ty {
             MlirType::Tensor(t) => MlirType::Tensor(RankedTensorType { dims: Vec::new(), ..t }),
             other => other,
@@ -470,7 +474,7 @@ impl<'a> MlirParser<'a> {
         Ok(MlirRegion { arguments: vec![first, first + 1], operations: vec![op, end] })
     }
 
-    /// `%a: tensor<f32> loc(…)`
+    /// Parses `%a: tensor<f32> loc(…)`
     fn argument(&mut self) -> Result<(&'a str, MlirType)> {
         let Token::Value(name) = self.token else { return Err(self.unexpected("an argument")) };
         self.advance()?;
@@ -480,7 +484,7 @@ impl<'a> MlirParser<'a> {
         Ok((name, ty))
     }
 
-    /// `reducer(%a: tensor<f32>, %b: tensor<f32>) (%c: …, %d: …) {…}`: a pair for each array.
+    /// Parses `reducer(%a: tensor<f32>, %b: tensor<f32>) (%c: …, %d: …) {…}`: one pair per array.
     fn reducer(&mut self) -> Result<MlirRegion> {
         self.expect_word("reducer")?;
         let (mut left, mut right) = (Vec::new(), Vec::new());
@@ -488,7 +492,7 @@ impl<'a> MlirParser<'a> {
             let at = self.at;
             let pair = self.list('(', ')', Self::argument)?;
             let [a, b]: [_; 2] =
-                pair.try_into().map_err(|_| self.error_at(at, "a reducer takes pairs of arguments"))?;
+                pair.try_into().map_err(|_| self.error_at(at, "a reducer has pairs of arguments"))?;
             left.push(a);
             right.push(b);
         }
@@ -496,7 +500,7 @@ impl<'a> MlirParser<'a> {
         self.region_of(left)
     }
 
-    /// `(%0) in_shardings=[<@mesh, …>] out_shardings=[…] manual_axes={"x"} (%1: …) {…} : (…) -> …`
+    /// Parses `(%0) in_shardings=[<@mesh, …>] out_shardings=[…] manual_axes={"x"} (%1: …) {…} : (…) -> …`
     fn manual_computation(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let mut said = ParsedOp { operands: self.list('(', ')', Self::value)?, ..ParsedOp::default() };
@@ -515,7 +519,7 @@ impl<'a> MlirParser<'a> {
         self.end("manual_computation", said.operands.len(), said, at)
     }
 
-    /// `(%i = %0, %x = %1) : types attributes {…} cond {…} do {…}`
+    /// Parses `(%i = %0, %x = %1) : types attributes {…} cond {…} do {…}`
     fn while_loop(&mut self) -> Result<ParsedOp> {
         let at = self.at;
         let state = self.list('(', ')', |p| {
@@ -543,7 +547,7 @@ impl<'a> MlirParser<'a> {
     }
 }
 
-/// `[[1, 2], [3, 4]]` as an array of two dimensions.
+/// Converts `[[1, 2], [3, 4]]` to a two-dimensional array.
 fn pairs(items: &[Attribute]) -> Option<DenseElements> {
     let mut words = Vec::new();
     for item in items {
@@ -576,7 +580,7 @@ const ARRAYS: &[&str] = &[
     "window_strides",
 ];
 
-/// `[DEFAULT, HIGHEST]` as precisions, lists of numbers as the arrays that they are; anything else as it is.
+/// Converts `[DEFAULT, HIGHEST]` to precisions and lists of integers to arrays; returns other attributes unchanged.
 pub(super) fn of_words(name: &str, value: Attribute) -> Attribute {
     if let Attribute::List(items) = &value {
         let all = |is: fn(&Attribute) -> bool| items.iter().all(is);

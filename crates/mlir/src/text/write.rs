@@ -1,4 +1,4 @@
-//! [`Module`] → text that every reader of StableHLO takes: ops in the generic form, those of Shardy in their own.
+//! Prints an [`MlirModule`] as text: ops in generic form, Shardy ops in their pretty form.
 
 use crate::syntax::{
     Attribute, DenseElements, ElementData, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType,
@@ -6,7 +6,7 @@ use crate::syntax::{
 };
 use std::fmt::Write;
 
-/// A module as text; [`super::parse`] reads the same module from it.
+/// Prints a module; [`super::parse`] reads it back unchanged.
 pub fn write(module: &MlirModule) -> String {
     let mut out = TextWriter::default();
     out.push("module");
@@ -22,7 +22,7 @@ pub fn write(module: &MlirModule) -> String {
     module.functions.iter().for_each(|f| out.function(f));
     out.push("}\n");
     if !module.resources.is_empty() {
-        // The first four bytes say how the rest is aligned.
+        // The first four bytes contain the alignment.
         let one =
             |(name, bytes): &(String, Vec<u8>)| format!("{}: \"0x04000000{}\"", quoted(name), hex(bytes));
         let all: Vec<String> = module.resources.iter().map(one).collect();
@@ -31,7 +31,7 @@ pub fn write(module: &MlirModule) -> String {
     out.0
 }
 
-/// Attributes that are whole numbers of 32 bits; all others have 64.
+/// int32 attributes; all other integer attributes are int64.
 const OF_32_BITS: &[&str] = &[
     "index",
     "exponent_bits",
@@ -43,7 +43,7 @@ const OF_32_BITS: &[&str] = &[
     "mhlo.num_replicas",
 ];
 
-/// Text that is put together.
+/// Output buffer of the printer.
 #[derive(Default)]
 struct TextWriter(String);
 
@@ -52,7 +52,7 @@ impl TextWriter {
         self.0.push_str(text);
     }
 
-    /// Things with commas between them.
+    /// Writes a comma-separated list.
     fn list<T>(&mut self, all: impl IntoIterator<Item = T>, mut one: impl FnMut(&mut Self, T)) {
         for (i, item) in all.into_iter().enumerate() {
             self.push(if i > 0 { ", " } else { "" });
@@ -100,7 +100,7 @@ impl TextWriter {
         self.push("\n");
     }
 
-    /// ` {…}`, where there is something in it.
+    /// Writes ` {…}` if there are attributes.
     fn annotation(&mut self, attributes: Option<&NamedAttributes>) {
         if let Some(attributes) = attributes.filter(|a| !a.is_empty()) {
             self.push(" ");
@@ -124,7 +124,7 @@ impl TextWriter {
         }
     }
 
-    /// `"name"(%0) ({…}) {…} : (…) -> (…)`
+    /// Writes `"name"(%0) ({…}) {…} : (…) -> (…)`
     fn generic(&mut self, f: &MlirFunction, op: &Operation, depth: usize) {
         self.push(&format!("\"{}\"(", op.name));
         self.values(&op.operands);
@@ -151,7 +151,7 @@ impl TextWriter {
         self.list(&region.arguments, |out, v| out.push(&format!("%{v}: {}", ty(f, *v))));
     }
 
-    /// ` : (…) -> (…)`
+    /// Writes ` : (…) -> (…)`
     fn signature(&mut self, f: &MlirFunction, op: &Operation) {
         self.push(" : (");
         self.types(f, &op.operands);
@@ -195,31 +195,31 @@ impl TextWriter {
     }
 }
 
-/// The type of a value.
+/// Returns the type of a value.
 fn ty(f: &MlirFunction, value: FunctionValue) -> String {
     f.values.get(value).map(ToString::to_string).unwrap_or_default()
 }
 
-/// `<@mesh, [{"x"}, {}]>`
+/// Writes `<@mesh, [{"x"}, {}]>`
 fn sharding(mesh: &str, dims: &[Vec<String>]) -> String {
     let axis = |a: &String| if a == OPEN { a.clone() } else { quoted(a) };
     let dim = |axes: &Vec<String>| format!("{{{}}}", axes.iter().map(axis).collect::<Vec<_>>().join(", "));
     format!("<{}, [{}]>", symbol(mesh), dims.iter().map(dim).collect::<Vec<_>>().join(", "))
 }
 
-/// Whether a name needs no quotation marks.
+/// Whether a name needs no quotes.
 fn is_plain(name: &str) -> bool {
     let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$');
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && name.chars().all(part)
 }
 
 fn symbol(name: &str) -> String {
-    // Within a module, and in one within it.
+    // Symbols may be nested: `@outer::@inner`.
     let part = |name: &str| if is_plain(name) { format!("@{name}") } else { format!("@{}", quoted(name)) };
     name.split("::@").map(part).collect::<Vec<_>>().join("::")
 }
 
-/// `"text"`
+/// Writes `"text"`
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for b in text.bytes() {
@@ -316,7 +316,7 @@ impl TextWriter {
         }
     }
 
-    /// A value within an attribute that knows its type.
+    /// Writes a value in an attribute whose field type is known.
     fn field(&mut self, value: &Attribute) {
         match value {
             Attribute::Int(n) => self.push(&n.to_string()),
@@ -345,7 +345,7 @@ impl TextWriter {
             ElementData::None | ElementData::Resource(_) => {}
             ElementData::Splat(words) => self.words(words, element),
             ElementData::List(dims, words) => self.nested(dims, words, element),
-            // Readers differ in how they pack these.
+            // Readers differ in how they pack i1.
             ElementData::Bytes(bytes) if element == "i1" => {
                 let bit =
                     |i: u64| bytes.get(i as usize / 8).is_some_and(|b| b >> (i % 8) & 1 == 1).to_string();
@@ -359,7 +359,7 @@ impl TextWriter {
         self.push(&format!("> : {}", dense.ty));
     }
 
-    /// One element: two words of complex types.
+    /// Writes one element; a complex value has two words.
     fn words(&mut self, words: &[String], element: &str) {
         let joined = words.join(", ");
         self.push(&if element.starts_with("complex") { format!("({joined})") } else { joined });

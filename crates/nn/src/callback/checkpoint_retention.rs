@@ -1,4 +1,4 @@
-//! Which checkpoints are kept: the k best, their names, and the files that are not kept any more.
+//! Checkpoint retention: keeps the k best, assigns their names and deletes the rest.
 
 use super::callback_trait::CallbackState;
 use super::monitored_value::is_better;
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use systole_data::file_system::FileSystem;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// The checkpoints of a run.
+/// Checkpoints of a run.
 #[derive(Debug, Default)]
 pub(super) struct RetainedCheckpoints {
     files: Vec<(PathBuf, Option<f64>)>,
-    /// Files that were there when the run began.
+    /// Files that existed when the run started.
     before: Vec<PathBuf>,
-    /// Files that are still to be removed.
+    /// Files to delete.
     others: Vec<PathBuf>,
 }
 
 impl RetainedCheckpoints {
-    /// The name under which a model of this value is kept, if it is; another one may have to go for it. `k` is -1 for all. Where no
-    /// value tells which is better, the newest is.
+    /// Returns the path for a model with this value if it is to be kept; may discard a worse one. `k` is -1 for all.
+    /// Without values the newest are kept.
     pub fn take(
         &mut self,
         k: i64,
@@ -28,7 +28,7 @@ impl RetainedCheckpoints {
         upward: bool,
         counts_versions: bool,
     ) -> Option<PathBuf> {
-        // What is not a number is the worst.
+        // NaN is the worst.
         let worst = if upward { f64::NEG_INFINITY } else { f64::INFINITY };
         let value = value.map(|v| if v.is_nan() { worst } else { v });
         let full = usize::try_from(k).is_ok_and(|k| self.files.len() >= k);
@@ -46,7 +46,7 @@ impl RetainedCheckpoints {
         Some(path)
     }
 
-    /// The place of the worst; of equal ones the oldest.
+    /// Returns the index of the worst; the oldest of equal ones.
     fn worst(&self, upward: bool) -> usize {
         let mut worst = 0;
         for (i, (_, value)) in self.files.iter().enumerate() {
@@ -67,7 +67,7 @@ impl RetainedCheckpoints {
         }
     }
 
-    /// The path, or with a number where it is taken: `-v1`.
+    /// Returns the path, or a numbered one if it is used: `-v1`.
     fn free(&self, path: PathBuf) -> PathBuf {
         let is_taken =
             |path: &PathBuf| self.before.contains(path) || self.files.iter().any(|(p, _)| p == path);
@@ -77,18 +77,18 @@ impl RetainedCheckpoints {
         std::iter::once(path.clone()).chain(numbered).find(|path| !is_taken(path)).unwrap_or(path)
     }
 
-    /// Names of files that are there before the run are taken.
+    /// Reserves the names of existing files in the folder.
     pub fn spare_files_of(&mut self, folder: &Path) {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         self.before = entries.map(|entry| entry.path()).collect();
         self.before.sort();
     }
 
-    /// Removes the files that are not kept.
+    /// Deletes files that are no longer kept.
     pub fn remove_others<F: FileSystem>(&mut self, files: &F) -> Result<()> {
         while let Some(path) = self.others.first() {
             match files.remove(path) {
-                // A run that was killed may have removed it.
+                // A killed run may have deleted it.
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                     return Err(Error::io("cannot remove the checkpoint", path, e));
                 }
@@ -98,7 +98,7 @@ impl RetainedCheckpoints {
         Ok(())
     }
 
-    /// Names are those within `folder`, where there is one: it may be moved.
+    /// Returns the state, with names relative to `folder` if given, since it may be moved.
     pub fn state(&self, folder: Option<&Path>) -> Value {
         let text = |path: &PathBuf| {
             let within = folder.and_then(|folder| path.strip_prefix(folder).ok());
@@ -113,9 +113,9 @@ impl RetainedCheckpoints {
         })
     }
 
-    /// What [`RetainedCheckpoints::state`] gave; nothing of a state without it.
+    /// Restores the result of [`RetainedCheckpoints::state`]; empty if the state is absent.
     pub fn restored(state: &Value, folder: Option<&Path>) -> Result<RetainedCheckpoints> {
-        let wrong = || Error::new(ErrorKind::Data, "the checkpoints in a callback's state are not readable");
+        let wrong = || Error::new(ErrorKind::Data, "cannot read the checkpoints in a callback's state");
         let list = |name: &str| state[name].as_array().into_iter().flatten();
         let path = |value: &Value| {
             let name = value.as_str().ok_or_else(wrong)?;
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(take(&mut kept, "b.x", 0.5), None, "as good is no better");
         assert_eq!(take(&mut kept, "c.x", 0.45), Some("c.x".into()));
         assert_eq!((names(&kept), &kept.others), (vec!["a-v1.x".into(), "c.x".into()], &vec!["a.x".into()]));
-        // Its name is free again, and is not removed after all.
+        // Its name is free again, so it is not deleted.
         assert_eq!(take(&mut kept, "a.x", 0.1), Some("a.x".into()));
         assert_eq!(kept.others, [PathBuf::from("c.x")]);
         let again = RetainedCheckpoints::restored(&kept.state(None), None).unwrap();

@@ -1,11 +1,12 @@
-//! Paths with values filled in: `runs/{epoch:02}-{val_loss:.2}.safetensors`. Read once, so that a mistake is told before the
-//! first step.
+//! Path templates such as `runs/{epoch:02}-{val_loss:.2}.safetensors`.
+//!
+//! Parsed once, so that mistakes are reported before the first step.
 
 use crate::model::history::Logs;
 use std::path::PathBuf;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// A path and its fields.
+/// A path with fields.
 #[derive(Clone, Debug)]
 pub(crate) struct PathTemplate {
     text: String,
@@ -18,7 +19,7 @@ enum TemplatePart {
     Field { name: String, format: NumberFormat },
 }
 
-/// Python's: fill and alignment, width, digits, and `d`, `f` or `e`.
+/// Python format: fill and alignment, width, precision, and `d`, `f` or `e`.
 #[derive(Clone, Copy, Debug)]
 struct NumberFormat {
     fill: char,
@@ -29,25 +30,28 @@ struct NumberFormat {
 }
 
 impl PathTemplate {
-    /// Reads `{epoch}`, `{epoch:03d}`, `{val_loss:.2}`, `{loss:.1e}`, `{epoch:>3}`.
+    /// Parses `{epoch}`, `{epoch:03d}`, `{val_loss:.2}`, `{loss:.1e}`, `{epoch:>3}`.
     pub fn parse(text: &str) -> Result<PathTemplate> {
         let bad = |why: String| {
-            Error::new(ErrorKind::Config, format!("the path `{text}` has a field that is not known"))
+            Error::new(ErrorKind::Config, format!("the path `{text}` has an invalid field"))
                 .because(why)
-                .hint("fields are {epoch}, {epoch:02}, {step} and values of the epoch such as {val_loss:.2}")
+                .hint("use {epoch}, {epoch:02}, {step} or values of the epoch such as {val_loss:.2}")
         };
         let (mut parts, mut rest) = (Vec::new(), text);
         while let Some((before, after)) = rest.split_once('{') {
-            let (field, tail) = after.split_once('}').ok_or_else(|| bad("a { has no }".into()))?;
+            let (field, tail) = after.split_once('}').ok_or_else(|| bad("a { has no matching }".into()))?;
             let (name, format) = field.split_once(':').unwrap_or((field, ""));
             if name.is_empty() {
-                return Err(bad("{} names no value".into()));
+                return Err(bad("{} contains no name".into()));
             }
             if name == "batch" {
-                return Err(bad("{batch}: a model is saved after epochs or steps of the run: {step}".into()));
+                return Err(bad(
+                    "{batch} is not available: models are saved after epochs or steps of the run; use {step}"
+                        .into(),
+                ));
             }
             let format = NumberFormat::parse(format)
-                .ok_or_else(|| bad(format!("`{format}` is no format of a number")))?;
+                .ok_or_else(|| bad(format!("`{format}` is not a number format")))?;
             if !before.is_empty() {
                 parts.push(TemplatePart::Text(before.into()));
             }
@@ -58,7 +62,7 @@ impl PathTemplate {
         Ok(PathTemplate { text: text.into(), parts })
     }
 
-    /// With the name of each value before it, as Lightning writes it: `{epoch:02d}` as `epoch=02`.
+    /// Inserts the name before each value, as Lightning does: `{epoch:02d}` as `epoch=02`.
     pub fn with_names(mut self) -> PathTemplate {
         let named = self.parts.into_iter().flat_map(|part| match part {
             TemplatePart::Field { name, format } => {
@@ -70,12 +74,12 @@ impl PathTemplate {
         self
     }
 
-    /// Whether there is no field.
+    /// Whether the path has no fields.
     pub fn is_fixed(&self) -> bool {
         !self.parts.iter().any(|part| matches!(part, TemplatePart::Field { .. }))
     }
 
-    /// The values that are needed, besides epoch and step.
+    /// Returns the names of required values besides epoch and step.
     pub fn values(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             TemplatePart::Field { name, .. } if !["epoch", "step"].contains(&name.as_str()) => {
@@ -85,28 +89,27 @@ impl PathTemplate {
         })
     }
 
-    /// An error when a value is none of those that are measured.
+    /// Returns an error if a value is not measured.
     pub fn check(&self, measured: &[String]) -> Result<()> {
         let unknown = self.values().find(|name| {
             let plain = name.strip_prefix("val_").unwrap_or(name);
-            // A metric of several values adds a number to its name.
+            // A metric with several values appends an index to its name.
             !measured.iter().any(|m| plain.starts_with(m.as_str()))
         });
         match unknown {
             None => Ok(()),
-            Some(name) => Err(Error::new(
-                ErrorKind::Config,
-                format!("the path `{}` has a field that is not known", self.text),
-            )
-            .because(format!("`{name}` is not measured"))
-            .hint(format!(
-                "fields are {{epoch}}, {{step}}, {} and these with val_ before",
-                measured.join(", ")
-            ))),
+            Some(name) => {
+                Err(Error::new(ErrorKind::Config, format!("the path `{}` has an invalid field", self.text))
+                    .because(format!("`{name}` is not measured"))
+                    .hint(format!(
+                        "use {{epoch}}, {{step}}, {}, or one of these with the prefix val_",
+                        measured.join(", ")
+                    )))
+            }
         }
     }
 
-    /// The folder, where no value is part of its name.
+    /// Returns the folder, if no field is part of its name.
     pub fn folder(&self) -> Option<PathBuf> {
         let fixed = match self.parts.first() {
             Some(TemplatePart::Text(text)) => text.as_str(),
@@ -116,7 +119,8 @@ impl PathTemplate {
         (!folder.is_empty()).then(|| folder.into())
     }
 
-    /// The path of an epoch, from 0, and a step; epochs are written from 1 on, as in Keras. None: a value was not measured.
+    /// Returns the path for an epoch (from 0) and a step; epochs are written from 1 on, as in Keras. `None` if a value
+    /// is missing.
     pub fn fill(&self, epoch: usize, step: u64, logs: &Logs) -> Option<PathBuf> {
         let mut out = String::new();
         for part in &self.parts {
@@ -183,7 +187,7 @@ impl NumberFormat {
         let digits = self.digits.unwrap_or(4);
         self.padded(match self.kind {
             'e' => {
-                // Python writes at least two digits of the exponent, with its sign.
+                // Python writes a sign and at least two digits of the exponent.
                 let text = format!("{v:.digits$e}");
                 let (number, exponent) = text.split_once('e').unwrap_or((&text, "0"));
                 let exponent: i32 = exponent.parse().unwrap_or(0);

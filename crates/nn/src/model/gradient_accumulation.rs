@@ -1,4 +1,4 @@
-//! How many steps' gradients are gathered for a change of the weights, where that changes while a model is trained.
+//! Gradient accumulation with a number of micro-batches that may change during training.
 
 use crate::model::Model;
 use crate::model::compiled_steps::CompiledTrainStep;
@@ -6,31 +6,31 @@ use serde_json::Value;
 use systole_ir::Result;
 use systole_runtime::Params;
 
-/// A part of a run in which gradients of the same number of steps are gathered.
+/// A phase of a run with a constant gradient accumulation factor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AccumulationPhase {
-    /// The number, at least 1.
+    /// Steps per weight update, at least 1.
     factor: u64,
-    /// The step with which it began.
+    /// First step of the phase.
     since: u64,
-    /// Changes of the weights before.
+    /// Number of weight updates before the phase.
     updates: u64,
-    /// Its place among the phases; 0: no other was before.
+    /// Index of the phase; 0 is the first.
     index: u64,
 }
 
 impl AccumulationPhase {
-    /// Of a run that has no other.
+    /// The phase of a run with a single factor.
     pub(crate) fn plain(factor: usize) -> AccumulationPhase {
         AccumulationPhase { factor: factor.max(1) as u64, ..AccumulationPhase::default() }
     }
 
-    /// What the optimizer counts as the number of earlier steps: groups of this size, all changes before among them.
+    /// Returns the optimizer's step counter, as if all earlier updates had used this factor.
     pub(crate) fn step(self, step: u64) -> u64 {
         self.updates * self.factor + (step - self.since.min(step))
     }
 
-    /// Counters come again where a group becomes smaller: draws of each phase have a seed of their own.
+    /// Returns the seed of the phase. Counters repeat when the factor shrinks, so each phase has its own seed.
     pub(crate) fn seed(self, seed: u64) -> u64 {
         seed.wrapping_add(self.index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
@@ -52,7 +52,7 @@ impl AccumulationPhase {
 }
 
 impl Model {
-    /// Steps whose gradients are gathered for each change of the weights.
+    /// Number of steps per weight update.
     pub(crate) fn accumulation(&self) -> usize {
         let of = self.compile_config().and_then(|c| c.optimizer.gradient_accumulation_steps);
         of.unwrap_or(1).max(1)
@@ -62,28 +62,28 @@ impl Model {
         self.phase.unwrap_or(AccumulationPhase::plain(self.accumulation()))
     }
 
-    /// Steps of the group that is not whole yet.
+    /// Number of steps accumulated for the next update.
     pub(crate) fn gathered(&self) -> u64 {
         let phase = self.phase();
         phase.step(self.step) % phase.factor
     }
 
-    /// The phase of another number that begins with the next step.
+    /// Returns the phase with another factor that starts with the next step.
     pub(crate) fn next_phase(&self, factor: usize) -> AccumulationPhase {
         let phase = self.phase();
         let updates = phase.step(self.step) / phase.factor;
         AccumulationPhase { factor: factor as u64, since: self.step, updates, index: phase.index + 1 }
     }
 
-    /// The phase that begins with the next step, of an optimizer that begins anew.
+    /// Returns the phase that starts with the next step, for a reset optimizer.
     pub(crate) fn fresh_phase(&self) -> AccumulationPhase {
         AccumulationPhase { updates: 0, ..self.next_phase(self.accumulation()) }
     }
 
-    /// Compiles the step for a phase. What the optimizer keeps stays; gathered gradients do not.
+    /// Compiles the step for a phase. Optimizer slots are kept, accumulated gradients are dropped.
     pub(crate) fn accumulate_as(&mut self, phase: AccumulationPhase) -> Result<()> {
         let changes = self.accumulation() as u64 != phase.factor;
-        // Of a whole run it is what the model's own number says.
+        // In the first phase the factor is that of the model's optimizer.
         self.phase = (phase.index > 0).then_some(phase);
         let architecture = self.architecture.clone();
         let Some(compiled) = self.compiled.as_mut().filter(|_| changes) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Packed weights in model files: which are packed, and how files with them are read.
+//! Weight-only quantization of model files: quantizes large weights to int8 or int4 and reads such files.
 
 use crate::layer::quantized_weight::{
     LEAST, QuantizedWeight, QuantizedWeightLayout, QuantizedWeightReport, WeightBits,
@@ -7,14 +7,14 @@ use crate::model::model_file::ModelFile;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 
-/// The entry of the metadata that says how weights are packed.
+/// Metadata key of the quantized weights' layouts.
 const KEY: &str = "packed_weights";
 const WEIGHTS: &str = "weights/";
 const SCALES: &str = "scales/";
 
 impl ModelFile {
-    /// Packs kernels and tables of vectors of 1024 elements or more, and leaves the optimizer's state out: the file is for predictions. It
-    /// loads as any other, with weights that are rounded.
+    /// Quantizes kernels and embedding tables of 1024 elements or more, and drops the optimizer's state. The file is
+    /// for inference; it loads like any other, with rounded weights.
     ///
     /// ```
     /// use systole_ir::{DType::F32, TensorType};
@@ -30,11 +30,11 @@ impl ModelFile {
     /// ```
     ///
     /// # Errors
-    /// When the file has packed weights already, no weight is large enough, or one is NaN or infinite: names it.
+    /// If the file already has quantized weights, no weight is large enough, or a weight is NaN or infinite (names it).
     pub fn pack_weights(&mut self, bits: WeightBits) -> Result<Vec<QuantizedWeightReport>> {
         if self.metadata.contains_key(KEY) {
-            return Err(Error::new(ErrorKind::Config, "the weights of the file are packed already")
-                .hint("pack those of the model that it was made of"));
+            return Err(Error::new(ErrorKind::Config, "the weights of the file are already quantized")
+                .hint("quantize the original model file"));
         }
         let (mut told, mut kept, mut packings) = (Vec::new(), Vec::new(), BTreeMap::new());
         for (name, value) in std::mem::take(&mut self.tensors) {
@@ -45,7 +45,7 @@ impl ModelFile {
             };
             let w = value.as_slice::<f32>()?;
             if w.iter().any(|v| !v.is_finite()) {
-                return Err(Error::new(ErrorKind::Numeric, "it has NaN or infinite values")
+                return Err(Error::new(ErrorKind::Numeric, "it contains NaN or infinite values")
                     .at(format!("weight {path}"))
                     .hint("load an earlier checkpoint"));
             }
@@ -61,22 +61,23 @@ impl ModelFile {
         }
         self.tensors = kept;
         if told.is_empty() {
-            return Err(Error::new(ErrorKind::Config, "no weight is large enough to be packed")
-                .because(format!("kernels and embeddings of {LEAST} elements or more are")));
+            return Err(Error::new(ErrorKind::Config, "no weight is large enough to be quantized")
+                .because(format!("only kernels and embeddings of {LEAST} elements or more are")));
         }
         let json = serde_json::to_string(&packings).map_err(|e| {
-            Error::new(ErrorKind::Bug, "a file's packing does not serialise").because(e.to_string())
+            Error::new(ErrorKind::Bug, "cannot serialize the layout of quantized weights")
+                .because(e.to_string())
         })?;
         self.metadata.insert(KEY.into(), json);
         Ok(told)
     }
 
-    /// Without packed weights, and those: by path.
+    /// Splits the quantized weights, by path, from the rest of the file.
     pub(crate) fn split_packed(mut self) -> Result<(ModelFile, BTreeMap<String, QuantizedWeight>)> {
         let Some(json) = self.metadata.remove(KEY) else { return Ok((self, BTreeMap::new())) };
         let mut packings: BTreeMap<String, QuantizedWeightLayout> =
             serde_json::from_str(&json).map_err(|e| {
-                Error::new(ErrorKind::Data, format!("the `{KEY}` entry of the metadata is not readable"))
+                Error::new(ErrorKind::Data, format!("cannot read the `{KEY}` entry of the metadata"))
                     .because(e.to_string())
             })?;
         let (mut tensors, mut numbers, mut scales) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
@@ -91,7 +92,7 @@ impl ModelFile {
         let mut all = BTreeMap::new();
         for (path, numbers) in numbers {
             let place = || format!("weight {path}");
-            let lacks = || Error::new(ErrorKind::Data, "the file has no scales of it");
+            let lacks = || Error::new(ErrorKind::Data, "the file contains no scales for it");
             let scales = scales.remove(&path).ok_or_else(lacks).at(place)?;
             let Some(packing) = packings.remove(&path) else { continue };
             packing.check_arrays(&numbers, &scales).at(place)?;
@@ -133,7 +134,7 @@ mod tests {
             let bytes = file.to_bytes().unwrap();
             let read = ModelFile::read(&mut &bytes[..], bytes.len() as u64).unwrap();
             let back = read.split_packed().unwrap().1[path].floats().unwrap().to_f32s();
-            // Half a step at most.
+            // At most half a quantization step.
             let worst = w.iter().zip(&back).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(worst <= most / 2.0 * 1.0001 && worst > 0.0, "{path} {bits:?}: {worst}");
             assert!(file.pack_weights(bits).unwrap_err().to_string().contains("already"));
@@ -156,7 +157,7 @@ mod tests {
         let mut odd = packed();
         let said = odd.metadata[KEY].replace("\"inputs\":32", "\"inputs\":33");
         odd.metadata.insert(KEY.into(), said);
-        for (file, part) in [(short, "not 512 of"), (bare, "no scales"), (odd, "do not divide")] {
+        for (file, part) in [(short, "expected 512 elements"), (bare, "no scales"), (odd, "do not divide")] {
             let e = file.split_packed().unwrap_err().to_string();
             assert!(e.contains(part), "{part}: {e}");
         }

@@ -1,4 +1,4 @@
-//! Adagrad: steps that shrink by the sum of all squared gradients so far.
+//! Adagrad optimizer: divides by the root of the sum of all squared gradients.
 
 use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
@@ -7,17 +7,17 @@ use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// a ← a + g², p ← p − lr·g / √(a + ε) (Duchi et al., 2011).
+/// Adagrad: a ← a + g², p ← p − lr·g / √(a + ε) (Duchi et al., 2011).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adagrad {
-    /// What the sums of squares begin with.
+    /// Initial value of the accumulators of squared gradients.
     pub initial_accumulator_value: f64,
-    /// ε.
+    /// Numerical stability constant ε.
     pub epsilon: f64,
 }
 
-/// Adagrad with Keras's first sum 0.1 and ε 1e-7. Keras's default rate is 0.001.
+/// Adagrad with Keras's initial accumulator 0.1 and ε 1e-7. Keras's default rate is 0.001.
 ///
 /// ```
 /// use systole_nn::optimizer::adagrad;
@@ -29,7 +29,7 @@ pub fn adagrad(learning_rate: impl Into<Schedule>) -> Optimizer {
 }
 
 setters!(Optimizer:
-    /// What the sums of Adagrad and Ftrl begin with.
+    /// Initial accumulator value of Adagrad and FTRL.
     initial_accumulator_value: f64 as f64;
 );
 
@@ -57,7 +57,7 @@ impl OptimizerRule for Adagrad {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "adagrad", "class": "Adagrad", "kwargs": {"learning_rate": 0.01}},
     {"name": "adagrad_start", "class": "Adagrad",

@@ -1,4 +1,4 @@
-//! Adamax: Adam with the greatest gradient, slowly forgotten, in place of the second moment.
+//! Adamax optimizer: Adam with the decayed maximum of |gradient| in place of the second moment.
 
 use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
@@ -6,15 +6,15 @@ use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// u ← max(β₂·u, |g|), p ← p − lr·m / ((1 − β₁ᵗ)·(u + ε)) (Kingma and Ba, 2015, section 7.1).
+/// Adamax: u ← max(β₂·u, |g|), p ← p − lr·m / ((1 − β₁ᵗ)·(u + ε)) (Kingma and Ba, 2015, section 7.1).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adamax {
     /// Decay of the first moment.
     pub beta_1: f64,
-    /// Decay of the greatest gradient.
+    /// Decay of the infinity norm (maximum gradient).
     pub beta_2: f64,
-    /// ε.
+    /// Numerical stability constant ε.
     pub epsilon: f64,
 }
 
@@ -56,7 +56,7 @@ impl OptimizerRule for Adamax {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "adamax", "class": "Adamax", "kwargs": {"learning_rate": 0.01}},
     {"name": "adamax_betas", "class": "Adamax",

@@ -1,4 +1,4 @@
-//! AdamW: Adam with decoupled weight decay.
+//! AdamW optimizer: Adam with decoupled weight decay.
 
 use super::adam::Adam;
 use super::optimizer_config::Optimizer;
@@ -7,15 +7,15 @@ use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+/// AdamW: Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AdamW(
-    /// Its arguments are Adam's.
+    /// Arguments, those of Adam.
     pub Adam,
 );
 
-/// Adam with decoupled weight decay, 0.004 unless set. Keras's default rate is 0.001.
+/// AdamW: Adam with decoupled weight decay, 0.004 unless set. Keras's default rate is 0.001.
 ///
 /// ```
 /// use systole_nn::optimizer::adamw;
@@ -51,7 +51,7 @@ impl OptimizerRule for AdamW {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "adamw", "class": "AdamW", "kwargs": {"learning_rate": 0.01, "weight_decay": 0.004}},
     {"name": "adamw_default_decay", "class": "AdamW", "kwargs": {"learning_rate": 0.05}}

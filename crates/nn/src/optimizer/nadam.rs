@@ -1,4 +1,4 @@
-//! Nadam: Adam with Nesterov's momentum.
+//! Nadam optimizer: Adam with Nesterov momentum.
 
 use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
@@ -6,7 +6,8 @@ use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
 
-/// Adam whose corrected first moment looks one step ahead, with a momentum that grows: μₜ = β₁·(1 − 0.5·0.96ᵗ) (Dozat, 2016; Keras).
+/// Nadam: Adam whose bias-corrected first moment looks one step ahead, with momentum μₜ = β₁·(1 − 0.5·0.96ᵗ) (Dozat,
+/// 2016; Keras).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nadam {
@@ -14,7 +15,7 @@ pub struct Nadam {
     pub beta_1: f64,
     /// Decay of the second moment.
     pub beta_2: f64,
-    /// ε.
+    /// Numerical stability constant ε.
     pub epsilon: f64,
 }
 
@@ -57,7 +58,7 @@ impl OptimizerRule for Nadam {
         let (now, next) = (momentum_at(&t), momentum_at(&(&t + 1.0)));
         let product = slots.get("u_product") * &now;
         let (m, v) = (slots.get("momentum"), slots.get("velocity"));
-        // Betas are rounded to f32 before they are taken from 1, as Keras does it.
+        // Betas are rounded to f32 before the subtraction from 1, as in Keras.
         let rest = |beta: f64| 1.0 - t.scalar_like(beta);
         let m = &m + (g - &m) * rest(self.beta_1);
         let v = &v + (g * g - &v) * rest(self.beta_2);
@@ -70,7 +71,7 @@ impl OptimizerRule for Nadam {
     }
 }
 
-/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+/// Keras parity test cases as JSON; `fixtures/keras/generate.py` reads them from this constant.
 pub(super) const PARITY: &str = r#"[
     {"name": "nadam", "class": "Nadam", "kwargs": {"learning_rate": 0.01}},
     {"name": "nadam_betas", "class": "Nadam",

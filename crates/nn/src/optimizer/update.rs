@@ -1,4 +1,4 @@
-//! What an [`Optimizer`] keeps for each parameter, and one update of all of them.
+//! Optimizer state per parameter, and one traced update of all parameters.
 
 use super::optimizer_config::{Optimizer, UpdateInputs};
 use super::rule::{OptimizerSlots, SlotInit, key, slot};
@@ -7,16 +7,16 @@ use super::weight_averaging::{AVERAGE, SLOW};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType};
 use systole_runtime::{Buffer, Params};
 
-/// The slot that gathers gradients.
+/// Slot that accumulates gradients.
 const ACCUMULATOR: &str = "gradient_accumulator";
 
 impl Optimizer {
-    /// Steps between updates, where there is more than one.
+    /// Returns the number of steps between updates if there is more than one.
     pub(super) fn accumulation(&self) -> Option<usize> {
         self.gradient_accumulation_steps.filter(|&k| k > 1)
     }
 
-    /// Names of what is kept for parameters, some of them for a few only.
+    /// Returns the names of all state slots; some exist only for a few parameters.
     fn slot_names(&self) -> Vec<&'static str> {
         let mut names = self.kind.rule().slots();
         for slot in self.optimizer_map.values().flat_map(|own| own.kind.rule().slots()) {
@@ -33,7 +33,7 @@ impl Optimizer {
         names
     }
 
-    /// Types of the state: `momentum/<param>`, …, mostly each of its parameter's type.
+    /// Returns the types of the state: `momentum/<param>`, …, mostly with the parameter's type.
     pub fn slots(&self, params: &Params<TensorType>) -> Params<TensorType> {
         let mut types = Params::new();
         for slot in self.slot_names() {
@@ -54,10 +54,10 @@ impl Optimizer {
         rule.slots().contains(&slot).then(|| rule.slot_type(slot, param, ty)).flatten()
     }
 
-    /// The state before the first step: zeros, unless the rule says otherwise.
+    /// Creates the state before the first step: zeros, unless the rule defines another initial value.
     ///
     /// # Errors
-    /// When a setting makes no sense, or a parameter that the state starts from cannot be read from its device.
+    /// If a setting is invalid, or a parameter that initializes the state cannot be read from its device.
     pub fn init(&self, params: &Params<Buffer>) -> Result<Params<Buffer>> {
         self.check()?;
         self.check_params(params)?;
@@ -81,7 +81,7 @@ impl Optimizer {
         Ok(state)
     }
 
-    /// Traced: new parameters and new state. All trees use the parameters' names.
+    /// Traced: returns new parameters and new state. All trees use the parameters' names.
     #[track_caller]
     pub fn update(
         &self,
@@ -125,7 +125,7 @@ impl Optimizer {
         (new_params, new_state)
     }
 
-    /// One update; `updates: i64[]` counts the earlier ones.
+    /// Applies one update; `updates: i64[]` is the number of earlier updates.
     #[track_caller]
     fn apply(
         &self,
@@ -139,7 +139,7 @@ impl Optimizer {
             Some(g) => g.convert(p.dtype()),
             None => p.fail(
                 Error::new(ErrorKind::Graph, format!("there is no gradient of {name}"))
-                    .hint("differentiate with respect to all parameters that the optimizer is given"),
+                    .hint("differentiate with respect to all parameters passed to the optimizer"),
             ),
         });
         let grads = self.clip_each(&grads);
@@ -155,7 +155,7 @@ impl Optimizer {
         self.look_ahead(updates, new_params, new_state)
     }
 
-    /// Gradients, clipped as the optimizer of each wants it.
+    /// Clips each gradient by the settings of its parameter's optimizer.
     fn clip_each(&self, grads: &Params) -> Params {
         let mut clipped = self.clip(&self.own_params(grads, None));
         for (pattern, own) in &self.optimizer_map {
@@ -181,7 +181,7 @@ impl Optimizer {
         let Some(norm) = squares.reduce(|a, b| a + b).map(|s| s.sqrt()) else { return grads.clone() };
         let scale = norm.scalar_like(1.0) / &norm;
         let scale = scale.minimum(&norm.scalar_like(1.0 / limit)) * limit;
-        // A norm that is not finite must not silently become a scale of zero.
+        // A non-finite norm must not silently become a scale of zero.
         let scale = norm.is_finite().select(&scale, &scale.scalar_like(f64::NAN));
         grads.map(|_, g| g * &scale.convert(g.dtype()))
     }

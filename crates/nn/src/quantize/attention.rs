@@ -1,4 +1,6 @@
-//! Places to round at within attention and transformer blocks: of the operators that the crate `quant` writes for them.
+//! Fake-quantization points inside attention and transformer blocks, for quantization-aware training.
+//!
+//! They match the int8 ops that the crate `quant` exports for these layers.
 
 use super::{QuantizationPlan, TensorProducer, WITHIN};
 use crate::layer::activation::Activation;
@@ -13,14 +15,14 @@ impl QuantizationPlan<'_> {
         inputs: &[usize],
     ) -> Result<usize> {
         if has_axes {
-            return Err(self.unfit(node, "MultiHeadAttention with axes of its own"));
+            return Err(self.unfit(node, "MultiHeadAttention with attention_axes"));
         }
         let (query, value) = (inputs[0], inputs.get(1).copied().unwrap_or(inputs[0]));
         let key = inputs.get(2).copied().unwrap_or(value);
         self.attention(node, "", [query, key, value], "output")
     }
 
-    /// What the heads gather, brought together; its range is found at `last`.
+    /// Adds attention up to the output projection, whose range is stored under `last`.
     fn attention(&mut self, node: usize, path: &str, of: [usize; 3], last: &str) -> Result<usize> {
         for (part, x) in ["query", "key", "value"].iter().zip(of) {
             let inner = format!("{path}{part}");
@@ -33,7 +35,7 @@ impl QuantizationPlan<'_> {
         Ok(self.add_at(TensorProducer::Inner, node, last))
     }
 
-    /// A layer within this one that multiplies with a matrix.
+    /// Adds an inner layer that multiplies by a kernel matrix.
     fn product(&mut self, node: usize, path: &str, x: usize) {
         let kernel = QuantizedKernel { name: "kernel".into(), channels: Vec::new(), folded: None };
         self.quantizers[node].within_mut(path).kernels.push(kernel);

@@ -1,4 +1,6 @@
-//! Places to round at of tables of vectors: what they give for tokens, and what one that is used both ways gives for floats.
+//! Fake-quantization points of embedding tables, for quantization-aware training.
+//!
+//! Covers rows looked up for tokens, and products with float inputs for tied weights.
 
 use super::{QuantizationPlan, TensorProducer, keeps_values, used_twice};
 use crate::layer::lowering::LayerLowering;
@@ -7,7 +9,7 @@ use crate::model::architecture::NodeInput;
 use systole_ir::{DType, Result};
 
 impl QuantizationPlan<'_> {
-    /// Whether a value is tokens: integers that the model is given, maybe in another shape. Bytes are pictures.
+    /// Whether a tensor holds tokens: an integer model input, possibly reshaped. uint8 inputs are images.
     fn is_tokens(&self, mut x: usize) -> bool {
         while let Some(before) = self.values[x].before {
             x = before;
@@ -16,7 +18,7 @@ impl QuantizationPlan<'_> {
         given.is_some_and(|ty| ty.dtype.is_int() && ty.dtype != DType::U8)
     }
 
-    /// Whether the node takes tokens as they are.
+    /// Whether the node reads tokens without quantization.
     pub(super) fn reads_tokens(&self, node: usize, x: usize) -> bool {
         match self.lowering(node) {
             Some(LayerLowering::Embedding { .. }) => true,
@@ -26,7 +28,7 @@ impl QuantizationPlan<'_> {
         }
     }
 
-    /// Tokens are looked up, floats are multiplied as by a dense layer without bias.
+    /// Plans a `ReversibleEmbedding`: tokens are looked up; floats are multiplied, as in a dense layer without bias.
     pub(super) fn reversible_embedding(
         &mut self,
         node: usize,
@@ -59,7 +61,7 @@ impl QuantizationPlan<'_> {
         }
     }
 
-    /// A constant, which the file rounds where something reads it in eight bits.
+    /// Plans a position embedding: a constant, quantized in the file if an int8 op reads it.
     pub(super) fn position_embedding(&mut self, node: usize) -> usize {
         let nodes = &self.architecture.nodes;
         let reads = |reader: &usize| nodes[*reader].inputs.contains(&NodeInput::Layer(node));
@@ -70,7 +72,8 @@ impl QuantizationPlan<'_> {
         y
     }
 
-    /// A layer that is used twice is one, and has what both uses need: rows of the one, all else of the other.
+    /// Merges the quantizers of a layer used for tokens and for floats: rows of the first use, everything else of the
+    /// second.
     pub(super) fn share(&mut self) {
         let nodes = &self.architecture.nodes;
         for i in 0..nodes.len() {

@@ -1,5 +1,7 @@
-//! Training for eight bits: what is asked for, and which layers of a structure get which places to round at. The places are those of the
-//! operators that the crate `quant` writes: batch normalisation and relus are folded into what comes before them here as there.
+//! Quantization-aware training (QAT): decides which tensors of a model get fake-quantization points.
+//!
+//! They match the int8 ops that the crate `quant` exports: batch normalization and ReLU are folded into the preceding
+//! op here as well.
 
 mod attention;
 mod embedding_tables;
@@ -19,15 +21,15 @@ use crate::name_pattern::means;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
 impl Architecture {
-    /// Whether layers of it are trained for eight bits.
+    /// Whether any layer is trained with fake quantization.
     pub fn is_quantized(&self) -> bool {
         self.nodes.iter().any(|node| node.layer.quantizer().is_some())
     }
 
-    /// With places to round at.
+    /// Returns the architecture with fake-quantization points.
     ///
     /// # Errors
-    /// Names the layer that has no form in eight bits.
+    /// If a layer has no int8 version; names the layer.
     pub(crate) fn quantized(&self, options: &Quantize) -> Result<Architecture> {
         options.check()?;
         let quantizers = plan(self, options)?;
@@ -38,7 +40,7 @@ impl Architecture {
         Ok(Architecture { nodes: self.nodes.iter().zip(quantizers).map(with).collect(), ..self.clone() })
     }
 
-    /// Without them.
+    /// Returns the architecture without fake quantization.
     pub(crate) fn without_quantizers(&self) -> Architecture {
         let plain =
             |node: &LayerNode| LayerNode { layer: node.layer.clone().without_quantization(), ..node.clone() };
@@ -46,21 +48,21 @@ impl Architecture {
     }
 }
 
-/// What makes a tensor of the int8 graph.
+/// Kind of op that produces a tensor of the int8 graph.
 #[derive(Clone, Copy, PartialEq)]
 enum TensorProducer {
-    /// A matrix within a layer of several.
+    /// A matrix product inside a composite layer such as attention.
     Inner,
-    /// A convolution or dense layer, of the node; `takes_relu`, where relus are folded into it.
+    /// The convolution or dense layer `node`; `takes_relu`: whether a ReLU can be folded into it.
     Weights {
         node: usize,
         takes_relu: bool,
     },
-    /// A sum, difference or product of two.
+    /// Element-wise op with two operands: sum, difference or product.
     Merge,
-    /// The greatest of windows, or another shape: relus pass through.
+    /// Max pooling or reshape: ReLU commutes with it.
     Values,
-    /// Nothing: it is known before the model is given anything.
+    /// A constant: known before inference.
     Constant,
     Other,
 }
@@ -69,24 +71,24 @@ enum TensorProducer {
 #[derive(Clone)]
 struct PlannedTensor {
     maker: TensorProducer,
-    /// Whether the maker has no activation and no batch normalisation folded into it yet.
+    /// Whether no activation or batch normalization has been folded into its producer yet.
     is_free: bool,
-    /// What it holds the values of, in another shape.
+    /// The tensor that it reshapes or pools.
     before: Option<usize>,
     readers: usize,
-    /// Which tensors have one scale: the first of them.
+    /// Group of tensors that share one scale, identified by its first tensor.
     group: usize,
-    /// Where its range is found: the node and the place there.
+    /// Where its range is stored: node and name within the node.
     place: Option<(usize, String)>,
     fixed: Option<QuantizationPoint>,
-    /// Whether a layer of floats makes it, or it is an input: who reads it rounds it.
+    /// Whether it is a float: a model input, or the output of a layer kept in float. Its readers quantize it.
     is_float: bool,
 }
 
-/// Places on the way through a layer normalisation, in their order.
+/// Names of the intermediate tensors of a layer normalization, in order.
 const WITHIN: [&str; 8] = ["mean", "centred", "squared", "variance", "sum", "rsqrt", "normalized", "scaled"];
 
-/// The quantiser of each node.
+/// Plans the quantizer of each node.
 fn plan(architecture: &Architecture, options: &Quantize) -> Result<Vec<Quantizer>> {
     check_structure(architecture, options)?;
     let nodes = &architecture.nodes;
@@ -120,19 +122,19 @@ fn check_structure(architecture: &Architecture, options: &Quantize) -> Result<()
     let refuse = |what: String, hint: &str| Err(Error::new(ErrorKind::Unsupported, what).hint(hint));
     if !architecture.networks.is_empty() || !architecture.more_outputs.is_empty() {
         return refuse(
-            "models of several networks or outputs are not trained for eight bits".into(),
-            "leave quantize out, or train a model of one output",
+            "quantization-aware training does not support models with several networks or outputs".into(),
+            "remove quantize, or train a model with one output",
         );
     }
     let names: Vec<&str> = architecture.nodes.iter().map(|node| node.name.as_str()).collect();
     if let Some(pattern) = options.skip.iter().find(|p| !names.iter().any(|name| means(p, name))) {
         return Err(unknown(
-            &format!("`{pattern}` means no layer that could stay in floats"),
+            &format!("pattern `{pattern}` matches no layer that could stay in float"),
             pattern,
             &names,
         ));
     }
-    // Tables are used for tokens and for floats; which of both it is, the plan sees.
+    // Embedding tables may be used for tokens and for floats; the planner checks this.
     let is_table = |i: usize| {
         matches!(
             architecture.nodes[i].layer.layer().lowering(),
@@ -144,8 +146,8 @@ fn check_structure(architecture: &Architecture, options: &Quantize) -> Result<()
 }
 
 fn used_twice(name: &str) -> Error {
-    let what = format!("layer {name} is used twice, and has one set of ranges");
-    Error::new(ErrorKind::Unsupported, what).hint("give its uses layers of their own, or leave quantize out")
+    let what = format!("layer {name} is used twice, but can have only one set of ranges");
+    Error::new(ErrorKind::Unsupported, what).hint("use a separate layer for each, or remove quantize")
 }
 
 impl Architecture {
@@ -159,10 +161,10 @@ struct QuantizationPlan<'a> {
     architecture: &'a Architecture,
     options: &'a Quantize,
     values: Vec<PlannedTensor>,
-    /// What each node gives.
+    /// Output tensor of each node.
     made: Vec<usize>,
     quantizers: Vec<Quantizer>,
-    /// Places that round by the range of a tensor whose range is found elsewhere.
+    /// Quantization points that use the range of another tensor.
     borrowed: Vec<(usize, String, usize)>,
 }
 
@@ -182,14 +184,14 @@ impl QuantizationPlan<'_> {
         group
     }
 
-    /// A tensor with a range of its own.
+    /// Adds a tensor with its own range.
     fn add_at(&mut self, maker: TensorProducer, node: usize, place: &str) -> usize {
         let y = self.add(maker, None);
         self.values[y].place = Some((node, place.into()));
         y
     }
 
-    /// A tensor of the scale of another.
+    /// Adds a tensor that shares the scale of `x`.
     fn add_alike(&mut self, maker: TensorProducer, x: usize) -> usize {
         let y = self.add(maker, Some(x));
         self.join(y, x);
@@ -219,7 +221,7 @@ impl QuantizationPlan<'_> {
         self.options.skip.iter().any(|pattern| means(pattern, &self.architecture.nodes[node].name))
     }
 
-    /// What the node gives.
+    /// Plans a node; returns its output tensor.
     fn node(&mut self, node: usize) -> Result<usize> {
         let sources = self.architecture.nodes[node].inputs.clone();
         let inputs: Vec<usize> = sources
@@ -246,7 +248,7 @@ impl QuantizationPlan<'_> {
         Ok(y)
     }
 
-    /// What the node gives in floats, with what may be folded into it.
+    /// Plans a node kept in float; returns its output tensor. Later ops may be folded into it.
     fn float_node(&mut self, node: usize, own: Option<&LayerLowering>, x: usize) -> usize {
         let mut is_free = true;
         let (maker, before) = match own {
@@ -257,7 +259,7 @@ impl QuantizationPlan<'_> {
                     (TensorProducer::Weights { node, takes_relu: takes_relu(own) }, None)
                 }
             },
-            // They end with a sum or a product.
+            // These end with a sum or a product.
             Some(
                 LayerLowering::Activation(Activation::Silu)
                 | LayerLowering::ElementWise(Add | Subtract | Multiply | Average)
@@ -279,7 +281,7 @@ impl QuantizationPlan<'_> {
         y
     }
 
-    /// A value of floats is rounded by who reads it; the first one has its range.
+    /// Adds quantization of a float value at its reader; the first reader stores its range.
     fn read(&mut self, node: usize, k: usize, x: usize) {
         if self.reads_tokens(node, x) {
             return;
@@ -294,7 +296,7 @@ impl QuantizationPlan<'_> {
         self.borrowed.push((node, input_name(k), x));
     }
 
-    /// What becomes part of the layer before, whether that is in eight bits or not.
+    /// Folds the node into the preceding layer if possible, whether that is in int8 or in float.
     fn folded(&mut self, node: usize, own: Option<&LayerLowering>, x: usize) -> Result<Option<usize>> {
         match own {
             Some(
@@ -306,14 +308,14 @@ impl QuantizationPlan<'_> {
                 self.batch_normalization(node, (*epsilon, *scale), x)
             }
             Some(LayerLowering::Rescaling { .. }) if self.weights_before(x).is_some() => {
-                Err(self.unfit(node, "Rescaling behind weights"))
+                Err(self.unfit(node, "Rescaling after a layer with weights"))
             }
             Some(own) if is_relu(own) => self.relu(node, x),
             _ => Ok(None),
         }
     }
 
-    /// The node whose weights make a tensor that nothing else reads, without activation.
+    /// Returns the node whose weights produce `x`, if it has no activation and `x` has no other reader.
     fn weights_before(&self, x: usize) -> Option<usize> {
         let value = &self.values[x];
         match value.maker {
@@ -331,15 +333,15 @@ impl QuantizationPlan<'_> {
         self.quantizers[node].freeze_bn_delay = self.options.freeze_bn_delay;
         let Some(before) = self.weights_before(x) else { return Ok(None) };
         let Some(kernel) = self.quantizers[before].kernels.last() else {
-            // Its weights stay floats.
+            // Its weights stay in float.
             return Ok(Some(x));
         };
         if kernel.folded.is_some() {
-            return Err(self.unfit(node, "a second batch normalisation"));
+            return Err(self.unfit(node, "a second BatchNormalization"));
         }
         let own = self.lowering(before);
         if let Some(LayerLowering::ReversibleEmbedding { .. }) = own {
-            return Err(self.unfit(node, "BatchNormalization behind a ReversibleEmbedding"));
+            return Err(self.unfit(node, "BatchNormalization after a ReversibleEmbedding"));
         }
         let layer = self.architecture.nodes[node].name.clone();
         let channels = channels_of(own.as_ref(), &kernel.name);
@@ -350,7 +352,7 @@ impl QuantizationPlan<'_> {
         Ok(Some(x))
     }
 
-    /// The range of a tensor is found behind a later node that is part of it.
+    /// Moves the range of a tensor to a later node that is folded into its producer.
     fn move_place(&mut self, x: usize, node: usize) {
         let value = &mut self.values[x];
         if value.place.is_some() && !value.is_float {
@@ -358,7 +360,7 @@ impl QuantizationPlan<'_> {
         }
     }
 
-    /// A relu in the operator that makes what it reads, if that takes one.
+    /// Folds a ReLU into the op that produces its input, if that op supports it.
     fn relu(&mut self, node: usize, x: usize) -> Result<Option<usize>> {
         let mut at = x;
         while self.values[at].maker == TensorProducer::Values && self.values[at].readers <= 1 {
@@ -374,7 +376,7 @@ impl QuantizationPlan<'_> {
             return Ok(None);
         }
         if value.is_float != self.values[x].is_float {
-            return Err(self.unfit(node, "a relu on the other side of a layer in floats"));
+            return Err(self.unfit(node, "a ReLU separated from its producer by a layer in float"));
         }
         self.values[at].is_free = false;
         if at != x {
@@ -384,22 +386,22 @@ impl QuantizationPlan<'_> {
         Ok(Some(x))
     }
 
-    /// What the node gives in eight bits.
+    /// Plans a node in int8; returns its output tensor.
     fn rounded_node(&mut self, node: usize, own: Option<&LayerLowering>, inputs: &[usize]) -> Result<usize> {
         let (x, class) = (inputs[0], self.layer(node).class_name());
         let is_constant = |x: &usize| self.values[*x].maker == TensorProducer::Constant;
         let is_merge = matches!(own, Some(LayerLowering::ElementWise(Add | Subtract | Multiply)));
         if inputs.iter().any(is_constant) && !is_merge {
-            return Err(self.unfit(node, &format!("{class} of what a PositionEmbedding gives")));
+            return Err(self.unfit(node, &format!("{class} on the output of a PositionEmbedding")));
         }
         let unfit = |plan: &Self| match inputs.len() {
-            n if n > 2 => plan.unfit(node, &format!("{class} of {n} inputs")),
+            n if n > 2 => plan.unfit(node, &format!("{class} with {n} inputs")),
             _ => plan.unfit(node, class),
         };
         let Some(own) = own else { return Err(unfit(self)) };
         Ok(match own {
             own if has_weights(own) => {
-                // Between the two kernels of a separable convolution other values lie.
+                // A separable convolution has an intermediate tensor between its kernels.
                 if !is_separable(own) {
                     self.borrowed.push((node, "sums".into(), x));
                 }
@@ -447,11 +449,11 @@ impl QuantizationPlan<'_> {
         })
     }
 
-    /// A node whose inputs and output share one scale.
+    /// Plans a node whose inputs and output share one scale.
     fn joined(&mut self, node: usize, inputs: &[usize]) -> Result<usize> {
         if inputs.iter().any(|&x| self.fixed_of(x).is_some()) {
             let class = self.layer(node).class_name();
-            return Err(self.unfit(node, &format!("{class} of what a softmax, sigmoid or tanh gives")));
+            return Err(self.unfit(node, &format!("{class} on the output of a softmax, sigmoid or tanh")));
         }
         let y = self.add(TensorProducer::Other, None);
         inputs.iter().for_each(|&x| self.join(x, y));
@@ -460,8 +462,8 @@ impl QuantizationPlan<'_> {
 
     fn unfit(&self, node: usize, what: &str) -> Error {
         let name = &self.architecture.nodes[node].name;
-        Error::new(ErrorKind::Unsupported, format!("{what} is not trained for eight bits"))
-            .hint(format!("leave it in floats: skip = [\"{name}\"]"))
+        Error::new(ErrorKind::Unsupported, format!("quantization-aware training does not support {what}"))
+            .hint(format!("keep the layer in float: skip = [\"{name}\"]"))
     }
 
     fn weights(&mut self, node: usize, own: &LayerLowering) -> Result<usize> {
@@ -492,14 +494,14 @@ impl QuantizationPlan<'_> {
                 self.activation(node, activation)?
             }
         };
-        // A picture of one row: the operator gives it in another shape.
+        // A 1-D convolution runs as a one-row image, which the op reshapes.
         Ok(if is_of_rows(own) { self.add_alike(TensorProducer::Values, y) } else { y })
     }
 
-    /// Operators one after the other, each with a range of its own; the last one is what the layer gives.
+    /// Adds the intermediate tensors of a layer normalization, each with its own range; returns the last.
     fn layer_normalization(&mut self, node: usize, axis: &[i64], center: bool, scale: bool) -> Result<usize> {
         if axis != [-1] {
-            return Err(self.unfit(node, "LayerNormalization over other axes than the last, −1,"));
+            return Err(self.unfit(node, "LayerNormalization over axes other than -1"));
         }
         let is_last = |place: &str| match place {
             "normalized" => !scale && !center,
@@ -512,13 +514,15 @@ impl QuantizationPlan<'_> {
         Ok(self.add_at(TensorProducer::Merge, node, "output"))
     }
 
-    /// An activation that is an operator of its own.
+    /// Adds an activation that is an op of its own.
     fn activation(&mut self, node: usize, activation: Activation) -> Result<usize> {
         let fixed = match activation {
             Activation::Softmax | Activation::Sigmoid => QuantizationPoint::SIGMOID,
             Activation::Tanh => QuantizationPoint::TANH,
             Activation::Softplus => return Err(self.unfit(node, "softplus")),
-            Activation::Elu { alpha } if alpha != 1.0 => return Err(self.unfit(node, "elu with an alpha")),
+            Activation::Elu { alpha } if alpha != 1.0 => {
+                return Err(self.unfit(node, "elu with an alpha other than 1"));
+            }
             Activation::Silu => return Ok(self.add_at(TensorProducer::Merge, node, "output")),
             _ => return Ok(self.add_at(TensorProducer::Other, node, "output")),
         };
@@ -528,7 +532,7 @@ impl QuantizationPlan<'_> {
         Ok(y)
     }
 
-    /// The quantisers, with the ranges that each place has.
+    /// Resolves the ranges of all quantization points; returns the quantizers.
     fn finish(mut self) -> Vec<Quantizer> {
         for (node, place, x) in std::mem::take(&mut self.borrowed) {
             let slot = self.slot(x, false);
@@ -543,7 +547,7 @@ impl QuantizationPlan<'_> {
         self.quantizers
     }
 
-    /// The range of a tensor and of all that have one scale with it.
+    /// Returns the range of a tensor and of all tensors that share its scale.
     fn slot(&self, x: usize, is_place: bool) -> QuantizationPoint {
         if let Some(fixed) = self.fixed_of(x) {
             return fixed;
@@ -556,7 +560,7 @@ impl QuantizationPlan<'_> {
         };
         let all: Vec<(usize, String)> = places.filter_map(named).collect();
         match self.options.ranges {
-            // One step for all: that of the first.
+            // One step size for the whole group: that of its first tensor.
             QuantizeRanges::Learned => match all.first() {
                 Some((first, _)) if is_place && *first == x => {
                     QuantizationPoint::Range { own: true, joint: Vec::new() }
@@ -594,7 +598,7 @@ impl QuantizationPlan<'_> {
     }
 }
 
-/// The dimensions of a kernel's output channels, from the last one (1) on.
+/// Returns the dimensions of a kernel's output channels, counted from the last (1).
 fn channels_of(own: Option<&LayerLowering>, kernel: &str) -> Vec<usize> {
     match own {
         Some(LayerLowering::Convolution(c)) => match c.kind {
@@ -607,12 +611,12 @@ fn channels_of(own: Option<&LayerLowering>, kernel: &str) -> Vec<usize> {
     }
 }
 
-/// Whether a layer has a kernel that is rounded.
+/// Whether a layer has a quantized kernel.
 fn has_weights(own: &LayerLowering) -> bool {
     matches!(own, LayerLowering::Dense { .. } | LayerLowering::Convolution(_))
 }
 
-/// Whether the operator with the kernel takes a relu in.
+/// Whether a ReLU can be folded into the op with the kernel.
 fn takes_relu(own: &LayerLowering) -> bool {
     !matches!(
         own,
@@ -624,12 +628,12 @@ fn is_separable(own: &LayerLowering) -> bool {
     matches!(own, LayerLowering::Convolution(ConvolutionLowering { kind: ConvolutionKind::Separable, .. }))
 }
 
-/// Whether a layer is a convolution of sequences: of pictures of one row.
+/// Whether a layer is a 1-D convolution, which runs on one-row images.
 fn is_of_rows(own: &LayerLowering) -> bool {
     matches!(own, LayerLowering::Convolution(c) if c.strides.len() == 1)
 }
 
-/// Whether a layer gives some of what it reads, so that a relu after it may as well come before.
+/// Whether a layer's outputs are a selection of its inputs (max pooling, reshape), so that it commutes with ReLU.
 fn keeps_values(own: &LayerLowering) -> bool {
     matches!(
         own,
@@ -640,7 +644,7 @@ fn keeps_values(own: &LayerLowering) -> bool {
     )
 }
 
-/// Whether a layer is a relu that other operators take in: without a threshold, up to 6 or without limit.
+/// Whether a layer is a ReLU that can be folded: no threshold, and a maximum of 6 or none.
 fn is_relu(own: &LayerLowering) -> bool {
     match own {
         LayerLowering::Activation(activation) => *activation == Activation::Relu,

@@ -1,4 +1,4 @@
-//! Operators that make values of none, or of shapes.
+//! Imports operators without tensor operands, or with shapes: Constant, ConstantOfShape, Range, Shape, EyeLike.
 
 use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
 use super::op_row::operators;
@@ -24,12 +24,12 @@ fn constant(c: &mut NodeCall) -> RuleResult {
         Some(("value_int", OnnxAttribute::Int(v))) => ints(&[*v], &[])?,
         Some(("value_floats", OnnxAttribute::Floats(v))) => floats(v, &[v.len()])?,
         Some(("value_ints", OnnxAttribute::Ints(v))) => ints(v, &[v.len()])?,
-        _ => return Err(unsupported("a constant that is no array of numbers")),
+        _ => return Err(unsupported("a constant must be an array of numbers")),
     };
     plain(c.g.constant(value))
 }
 
-/// The sizes of a value, which are known.
+/// Imports Shape; the sizes are constant.
 fn shape(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let n = x.rank() as i64;
@@ -46,12 +46,12 @@ fn size(c: &mut NodeCall) -> RuleResult {
 }
 
 fn filled(c: &mut NodeCall) -> RuleResult {
-    let size = |v: i64| usize::try_from(v).map_err(|_| broken(format!("a size is {v}")));
+    let size = |v: i64| usize::try_from(v).map_err(|_| broken(format!("invalid dimension size {v}")));
     let dims = c.numbers(0)?.into_iter().map(size).collect::<Result<Vec<_>>>()?;
     let value = match c.node.attributes.get("value") {
         Some(OnnxAttribute::Tensor(v)) if v.ty().elements() == 1 => v.reshape([])?,
         None => Literal::scalar(DType::F32, 0.0),
-        _ => return Err(broken("its value is not one number")),
+        _ => return Err(broken("value must be a single number")),
     };
     plain(c.g.constant(value).broadcast_to(&checked(dims)?.into()))
 }
@@ -61,36 +61,38 @@ fn range(c: &mut NodeCall) -> RuleResult {
     for i in 0..3 {
         let known = c.known(i)?;
         if known.ty().elements() != 1 {
-            return Err(broken("it begins, ends and steps by more than one number"));
+            return Err(broken("start, limit and delta must be scalars"));
         }
         ends.push((known.get(0).as_f64(), known.dtype()));
     }
-    let [(start, dtype), (end, _), (step, _)] = ends[..] else { return Err(broken("it has no ends")) };
+    let [(start, dtype), (end, _), (step, _)] = ends[..] else {
+        return Err(broken("start, limit or delta is missing"));
+    };
     let count = ((end - start) / step).ceil().max(0.0);
     if !count.is_finite() || count > super::call::MOST_ELEMENTS as f64 {
-        return Err(broken(format!("numbers from {start} to {end} by {step}")));
+        return Err(broken(format!("invalid range from {start} to {end} by {step}")));
     }
     let steps = c.g.iota(TensorType::new(dtype, [count as usize]), 0);
     plain(steps * step + start)
 }
 
-/// The identity matrix in the shape of a value.
+/// Imports EyeLike: the identity matrix with the shape of a value.
 fn eye_like(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     if x.rank() != 2 {
-        return Err(broken(format!("the identity like {}", x.ty())));
+        return Err(broken(format!("EyeLike requires a matrix, got {}", x.ty())));
     }
     let by = super::call::moved(c.int("k", 0)?)?;
     let dtype = match c.int("dtype", 0)? {
         0 => x.dtype(),
-        code => dtype_of(code).ok_or_else(|| unsupported(format!("elements of ONNX's type {code}")))?,
+        code => dtype_of(code).ok_or_else(|| unsupported(format!("unsupported ONNX element type {code}")))?,
     };
     let places = x.ty().with_dtype(DType::I64);
     let (row, column): (Tensor, Tensor) = (c.g.iota(places.clone(), 0), c.g.iota(places, 1));
     plain((row + by as f64).equal(&column).convert(dtype))
 }
 
-/// What a list of axes leaves of a size, for operators that say so by options.
+/// Returns the axes that an attribute list selects.
 pub(super) fn dims_of(c: &NodeCall, name: &str, rank: usize) -> Result<Option<Vec<usize>>> {
     c.ints(name)?.map(|list| list.iter().map(|&a| axis(a, rank)).collect()).transpose()
 }

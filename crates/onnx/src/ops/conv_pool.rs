@@ -1,4 +1,4 @@
-//! Convolutions and poolings: windows over `[N, C, …]`, computed with channels last.
+//! Imports and exports convolutions and pooling over `[N, C, …]`, computed with channels last.
 
 use super::call::{NodeCall, RuleResult, checked, made, moved, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
@@ -20,17 +20,17 @@ operators! {
     "SpaceToDepth" 1..28: space_to_depth;
 }
 
-/// Sizes and steps that a window may have: sums of their products do not overflow.
+/// Maximum window sizes and strides; sums of their products do not overflow.
 const LARGEST: usize = 1 << 24;
 
-/// How a window moves.
+/// Geometry of a window: sizes, strides, padding.
 struct OnnxWindow {
     kernel: Vec<usize>,
     strides: Vec<usize>,
     dilations: Vec<usize>,
-    /// Before and after each dimension.
+    /// Padding before and after each dimension.
     padding: Vec<[i64; 2]>,
-    /// As the file has it: without what whole windows at the end add.
+    /// Padding in the file, without what ceil_mode adds at the end.
     written: Vec<[i64; 2]>,
 }
 
@@ -41,11 +41,11 @@ impl OnnxWindow {
             let list = c.sizes(name)?.unwrap_or(vec![1; n]);
             match list.len() == n && list.iter().all(|v| (1..=LARGEST).contains(v)) {
                 true => Ok(list),
-                false => Err(broken(format!("its {name} are {list:?} for {n} dimensions"))),
+                false => Err(broken(format!("attribute {name} must have {n} dimensions, got {list:?}"))),
             }
         };
         if input.len() != n || kernel.iter().any(|k| !(1..=LARGEST).contains(k)) {
-            return Err(broken(format!("a window of {kernel:?} over {input:?}")));
+            return Err(broken(format!("window {kernel:?} does not fit input {input:?}")));
         }
         let mut moves = OnnxWindow {
             strides: sized("strides")?,
@@ -62,7 +62,7 @@ impl OnnxWindow {
         Ok(moves)
     }
 
-    /// Places from the first to the last element of a window.
+    /// Returns the distance from the first to the last element of a window.
     fn reach(&self, i: usize) -> i64 {
         ((self.kernel[i] - 1).saturating_mul(self.dilations[i]) + 1) as i64
     }
@@ -83,15 +83,15 @@ impl OnnxWindow {
             "NOTSET" | "" => {
                 let pads = c.ints("pads")?.unwrap_or(vec![0; 2 * n]);
                 if pads.len() != 2 * n {
-                    return Err(broken(format!("its pads are {pads:?} for {n} dimensions")));
+                    return Err(broken(format!("pads must have {n} dimensions, got {pads:?}")));
                 }
                 (0..n).map(|i| Ok([moved(pads[i])?, moved(pads[i + n])?])).collect()
             }
-            other => Err(broken(format!("its auto_pad is {other}"))),
+            other => Err(broken(format!("unsupported auto_pad {other}"))),
         }
     }
 
-    /// Adds to the end what the last window lacks, unless it would begin there.
+    /// Adds padding at the end for ceil_mode, unless the last window would start in it.
     fn whole_windows(&mut self, input: &[usize]) {
         for (i, &size) in input.iter().enumerate() {
             let (stride, size) = (self.strides[i] as i64, size as i64);
@@ -109,7 +109,7 @@ impl OnnxWindow {
         }
     }
 
-    /// Over `[N, …, C]`.
+    /// Returns the window over `[N, …, C]`.
     fn window(&self) -> Window {
         let around = |v: &[usize]| [&[1][..], v, &[1]].concat();
         let mut padding = vec![[0, 0]];
@@ -121,11 +121,11 @@ impl OnnxWindow {
     }
 }
 
-/// Sizes of the dimensions between the batch and the channels.
+/// Returns the spatial sizes, between batch and channels.
 fn spatial(x: &Tensor) -> Result<Vec<usize>> {
     match x.shape().dims() {
         [_, inner @ .., _] if !inner.is_empty() => Ok(inner.to_vec()),
-        _ => Err(broken(format!("a window over {}", x.ty()))),
+        _ => Err(broken(format!("cannot apply a window to {}", x.ty()))),
     }
 }
 
@@ -134,7 +134,7 @@ fn conv(c: &mut NodeCall) -> RuleResult {
     let input = spatial(&x)?;
     let n = input.len();
     if w.rank() != n + 2 {
-        return Err(broken(format!("a convolution of {} with {}", x.ty(), w.ty())));
+        return Err(broken(format!("cannot convolve {} with {}", x.ty(), w.ty())));
     }
     let moves = OnnxWindow::of(c, &input, w.shape()[2..].to_vec())?;
     let spec = Convolution {
@@ -167,13 +167,13 @@ fn conv_transpose(c: &mut NodeCall) -> RuleResult {
     let n = input.len();
     let groups = c.count("group", 1)?;
     if w.rank() != n + 2 || !w.shape()[0].is_multiple_of(groups) {
-        return Err(broken(format!("a transposed convolution of {} with {}", x.ty(), w.ty())));
+        return Err(broken(format!("cannot apply a transposed convolution to {} with {}", x.ty(), w.ty())));
     }
     let moves = OnnxWindow::of(c, &input, w.shape()[2..].to_vec())?;
     let of_window = |name: &str| match c.sizes(name)? {
-        // Older files have the batch and the channels too.
+        // Older files list batch and channels too.
         Some(list) if list.len() >= n => Ok(Some(list[list.len() - n..].to_vec())),
-        Some(list) => Err(broken(format!("its {name} are {list:?} for {n} dimensions"))),
+        Some(list) => Err(broken(format!("attribute {name} must have {n} dimensions, got {list:?}"))),
         None => Ok(None),
     };
     let more = of_window("output_padding")?.unwrap_or(vec![0; n]);
@@ -212,7 +212,7 @@ fn conv_transpose(c: &mut NodeCall) -> RuleResult {
     biased(c, y)
 }
 
-/// `[C, F/g, …] → […, C/g, F]`, backwards.
+/// Permutes and reverses `[C, F/g, …] → […, C/g, F]`.
 fn turned(w: &Tensor, groups: usize) -> Tensor {
     let (dims, n) = (w.shape().to_vec(), w.rank() - 2);
     let split = [&[groups, dims[0] / groups, dims[1]], &dims[2..]].concat();
@@ -256,20 +256,20 @@ fn average_pool(c: &mut NodeCall) -> RuleResult {
     made(if whole == 1.0 { y } else { y / whole }, true)
 }
 
-/// Elements of a window that count along a dimension.
+/// Returns the number of window elements that count along a dimension.
 fn seen(moves: &OnnxWindow, i: usize, size: i64, out: usize, counts_padding: bool) -> f64 {
     let [low, high] = moves.written[i];
     let begin = (out * moves.strides[i]) as i64 - low;
     let (from, to) = if counts_padding { (-low, size + high) } else { (0, size) };
     let step = moves.dilations[i] as i64;
     let n = moves.kernel[i] as i64;
-    // Of begin, begin + step, … those from `from` on and below `to`.
+    // Counts those of begin, begin + step, … from `from` on and below `to`.
     let first = if begin < from { (from - begin + step - 1) / step } else { 0 };
     let last = if begin < to { (to - begin + step - 1) / step } else { 0 };
     (last.min(n) - first.min(n)).max(1) as f64
 }
 
-/// The whole picture as one window.
+/// Imports global pooling over the whole image.
 fn global_pool(c: &mut NodeCall, is_max: bool) -> RuleResult {
     let x = c.last(0)?;
     let inner = spatial(&x)?.len();
@@ -280,50 +280,52 @@ fn global_pool(c: &mut NodeCall, is_max: bool) -> RuleResult {
     made(y.reshape(shape), true)
 }
 
-/// Blocks of channels become pixels.
+/// Imports DepthToSpace: blocks of channels become pixels.
 fn depth_to_space(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let b = c.count("blocksize", 0)?;
     let &[n, channels, h, w] = x.shape().dims() else {
-        return Err(broken(format!("blocks of {b} of {}", x.ty())));
+        return Err(broken(format!("block size {b} does not match {}", x.ty())));
     };
     let own = channels / b.saturating_mul(b);
     let y = match c.word("mode", "DCR")?.as_str() {
         "DCR" => x.reshape([n, b, b, own, h, w]).transpose(&[0, 3, 4, 1, 5, 2]),
         "CRD" => x.reshape([n, own, b, b, h, w]).transpose(&[0, 1, 4, 2, 5, 3]),
-        other => return Err(unsupported(format!("its mode {other}"))),
+        other => return Err(unsupported(format!("unsupported mode {other}"))),
     };
     made(y.reshape(checked(vec![n, own, h.saturating_mul(b), w.saturating_mul(b)])?), false)
 }
 
-/// Blocks of pixels become channels.
+/// Imports SpaceToDepth: blocks of pixels become channels.
 fn space_to_depth(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let b = c.count("blocksize", 0)?;
     let &[n, channels, h, w] = x.shape().dims() else {
-        return Err(broken(format!("blocks of {b} of {}", x.ty())));
+        return Err(broken(format!("block size {b} does not match {}", x.ty())));
     };
     let split = x.reshape([n, channels, h / b, b, w / b, b]).transpose(&[0, 3, 5, 1, 2, 4]);
     let all = channels.saturating_mul(b).saturating_mul(b);
     made(split.reshape(checked(vec![n, all, h / b, w / b])?), false)
 }
 
-/// The element type that sums of an element type are made in.
+/// Returns the accumulator type of an element type.
 pub(super) fn sums_in(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
 }
 
-/// Rows and columns.
+/// Returns the image shape.
 pub(super) fn picture(e: &OnnxBuilder, t: usize) -> Result<[usize; 4]> {
     let dims = e.tensor(t)?.dims();
-    dims.try_into().map_err(|_| Error::new(ErrorKind::Unsupported, format!("a picture of shape {dims:?}")))
+    dims.try_into().map_err(|_| {
+        Error::new(ErrorKind::Unsupported, format!("expected an image of rank 4, got shape {dims:?}"))
+    })
 }
 
 fn fields(o: &TfliteOperator, [h, w]: [OptionField; 2]) -> Result<[usize; 2]> {
     let one = |f: OptionField| match usize::try_from(o.int(f)) {
-        // 0 is what a file that leaves it out has.
+        // A missing option is 0 in the file.
         Ok(n) => Ok(n.max(1)),
-        Err(_) => Err(Error::new(ErrorKind::Data, format!("its {f:?} is {}", o.int(f)))),
+        Err(_) => Err(Error::new(ErrorKind::Data, format!("option {f:?} is {}", o.int(f)))),
     };
     Ok([one(h)?, one(w)?])
 }
@@ -331,7 +333,7 @@ fn fields(o: &TfliteOperator, [h, w]: [OptionField; 2]) -> Result<[usize; 2]> {
 const STRIDES: [OptionField; 2] = [OptionField::StrideH, OptionField::StrideW];
 const DILATIONS: [OptionField; 2] = [OptionField::DilationH, OptionField::DilationW];
 
-/// Before both, then after both, for so many windows.
+/// Returns the padding before and after both dimensions for this output size.
 fn pads(input: [usize; 2], output: [usize; 2], reach: [usize; 2], strides: [usize; 2]) -> [i64; 4] {
     let all = [0, 1].map(|i| {
         let need = (output[i].max(1) - 1) * strides[i] + reach[i];
@@ -397,7 +399,7 @@ fn write_pool(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) 
     let (strides, kernel) = (fields(o, STRIDES)?, fields(o, [OptionField::FilterH, OptionField::FilterW])?);
     let around = pads([h, w], [oh, ow], kernel, strides);
     let input = e.real(x, ChannelOrder::First)?;
-    // Padding does not count in averages, as is the default there too.
+    // Padding does not count in averages, as is ONNX's default.
     e.finish(y, ChannelOrder::First, o.activation()?, |out| {
         OnnxNode::new(name, [input], out)
             .ints("kernel_shape", signed(kernel))

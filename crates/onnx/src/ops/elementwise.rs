@@ -1,4 +1,4 @@
-//! Operators on single elements.
+//! Imports and exports element-wise operators.
 
 use super::call::{NodeCall, RuleResult, made, unsupported};
 use super::graph_builder::{OnnxBuilder, operand_of};
@@ -72,22 +72,22 @@ operators! {
     "Xor" 1..7: |c| binary(c, Tensor::xor);
 }
 
-/// One operand.
+/// Imports a unary operator.
 pub(super) fn unary(c: &mut NodeCall, f: impl FnOnce(&Tensor) -> Tensor) -> RuleResult {
     let (x, is_last) = c.oriented(0)?;
     made(f(&x), is_last)
 }
 
-/// Two operands.
+/// Imports a binary operator with broadcasting.
 pub(super) fn binary(c: &mut NodeCall, f: impl FnOnce(&Tensor, &Tensor) -> Tensor) -> RuleResult {
     let (x, is_last) = c.aligned(&[0, 1])?;
     match &x[..] {
         [a, b] => made(f(a, b), is_last),
-        _ => Err(broken("it takes two operands")),
+        _ => Err(broken("two operands are required")),
     }
 }
 
-/// Any number of operands, folded.
+/// Imports a variadic operator as a chain of binary ones.
 fn several(c: &mut NodeCall, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> RuleResult {
     let (t, is_last) = folded(c, f)?;
     made(t, is_last)
@@ -96,7 +96,7 @@ fn several(c: &mut NodeCall, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> RuleResu
 fn folded(c: &mut NodeCall, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<(Tensor, bool)> {
     let (x, is_last) = c.aligned(&(0..c.node.inputs.len()).collect::<Vec<_>>())?;
     let all = x.into_iter().reduce(|a, b| f(&a, &b));
-    Ok((all.ok_or_else(|| broken("it has no operands"))?, is_last))
+    Ok((all.ok_or_else(|| broken("the node has no operands"))?, is_last))
 }
 
 fn mean(c: &mut NodeCall) -> RuleResult {
@@ -105,7 +105,7 @@ fn mean(c: &mut NodeCall) -> RuleResult {
     made(sum / n, is_last)
 }
 
-/// What is passed on as it is.
+/// Imports Identity.
 pub(super) fn identity(c: &mut NodeCall) -> RuleResult {
     c.one_output()?;
     unary(c, Clone::clone)
@@ -113,16 +113,15 @@ pub(super) fn identity(c: &mut NodeCall) -> RuleResult {
 
 fn dropout(c: &mut NodeCall) -> RuleResult {
     if c.has(2) && c.known(2)?.get(0).as_bool() {
-        return Err(
-            unsupported("it drops out while the model predicts").hint("export the model in evaluation mode")
-        );
+        return Err(unsupported("Dropout in training mode is not supported")
+            .hint("export the model in evaluation mode"));
     }
     identity(c)
 }
 
 fn cast(c: &mut NodeCall) -> RuleResult {
     let code = c.int("to", 0)?;
-    let to = dtype_of(code).ok_or_else(|| unsupported(format!("elements of ONNX's type {code}")))?;
+    let to = dtype_of(code).ok_or_else(|| unsupported(format!("unsupported ONNX element type {code}")))?;
     unary(c, |x| converted(x, to))
 }
 
@@ -131,7 +130,7 @@ fn cast_like(c: &mut NodeCall) -> RuleResult {
     unary(c, |x| converted(x, to))
 }
 
-/// Numbers are true where they are not 0.
+/// Converts elements; to bool, nonzero values are true.
 fn converted(x: &Tensor, to: DType) -> Tensor {
     if to == DType::Bool && x.dtype() != DType::Bool { x.not_equal(&x.zeros_like()) } else { x.convert(to) }
 }
@@ -140,7 +139,7 @@ fn choose(c: &mut NodeCall) -> RuleResult {
     let (x, is_last) = c.aligned(&[0, 1, 2])?;
     match &x[..] {
         [condition, a, b] => made(condition.select(a, b), is_last),
-        _ => Err(broken("it takes three operands")),
+        _ => Err(broken("three operands are required")),
     }
 }
 
@@ -162,7 +161,7 @@ fn clip(c: &mut NodeCall) -> RuleResult {
     made(x, is_last)
 }
 
-/// The base's type is that of the result.
+/// Imports Pow; the result has the base's type.
 fn power(c: &mut NodeCall) -> RuleResult {
     if let Some(two) = c.perhaps_known(1)?
         && two.ty().elements() == 1
@@ -184,7 +183,7 @@ fn modulo(c: &mut NodeCall) -> RuleResult {
         if is_c || x.dtype().is_unsigned_int() {
             return r;
         }
-        // The result has the sign of the divisor.
+        // The result has the divisor's sign.
         let zero = r.zeros_like();
         let differs = r.less(&zero).not_equal(&y.less(&y.zeros_like()));
         let moves = differs.and(&r.not_equal(&zero));
@@ -244,12 +243,12 @@ fn is_infinite(c: &mut NodeCall) -> RuleResult {
     unary(c, |x| x.is_finite().not().and(&x.equal(x)))
 }
 
-/// Outputs of a node that hands on several values.
+/// Returns several outputs in the file's layout.
 pub(super) fn all_plain(all: Vec<Tensor>) -> RuleResult {
     Ok(all.into_iter().map(RuleOutput::Plain).collect())
 }
 
-/// Whether operands have the output's rank and one sample, or are constants of a lower rank.
+/// Whether operands have the output's rank and batch size 1, or are constants of lower rank.
 fn are_alike(s: &BatchCheck) -> bool {
     let tensor = |t: &usize| s.lite.tensors.get(*t);
     let rank = s.operator.outputs.first().and_then(tensor).map_or(0, |t| t.dims().len());
@@ -258,7 +257,7 @@ fn are_alike(s: &BatchCheck) -> bool {
     })
 }
 
-/// One operand and one node.
+/// Exports a unary operator as one node.
 fn write_unary(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {
     let (input, order) = e.single(o, y)?;
     e.finish(y, order, FusedActivation::None, |out| OnnxNode::new(name, [input], out))
@@ -270,7 +269,7 @@ fn write_leaky_relu(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSo
     e.finish(y, order, FusedActivation::None, |out| OnnxNode::new(name, [input], out).with("alpha", alpha))
 }
 
-/// At least and at most so much.
+/// Exports a clamp as Clip.
 fn write_clip(
     e: &mut OnnxBuilder,
     &TfliteSource { o, y, name }: &TfliteSource,
@@ -283,7 +282,7 @@ fn write_clip(
     e.finish(y, order, FusedActivation::None, |out| OnnxNode::new(name, [input, low, high], out))
 }
 
-/// Two operands.
+/// Exports a binary operator.
 fn write_binary(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {
     let (a, b) = (operand_of(o, 0)?, operand_of(o, 1)?);
     let order = e.order_of(&[a, b], y)?;
@@ -291,14 +290,14 @@ fn write_binary(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource
     e.finish(y, order, o.activation()?, |out| OnnxNode::new(name, inputs, out))
 }
 
-/// 1 / √x.
+/// Exports 1 / √x.
 fn write_inverse_root(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (own, (input, order)) = (e.names[y].clone(), e.single(o, y)?);
     let root = e.made(&format!("{own}/sqrt"), "Sqrt", [input.as_str()]);
     e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Reciprocal", [root], out))
 }
 
-/// (a − b)².
+/// Exports (a − b)².
 fn write_squared_difference(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (a, b) = (operand_of(o, 0)?, operand_of(o, 1)?);
     let order = e.order_of(&[a, b], y)?;
@@ -308,7 +307,7 @@ fn write_squared_difference(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &Tf
     e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Mul", [d.clone(), d], out))
 }
 
-/// By erf or by tanh: the operator of its own is in later versions alone.
+/// Exports GELU with erf or tanh, since the Gelu operator requires a later opset.
 fn write_gelu(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (own, (input, order)) = (e.names[y].clone(), e.single(o, y)?);
     let named = |of: &str| format!("{own}/{of}");

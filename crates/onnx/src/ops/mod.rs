@@ -1,4 +1,4 @@
-//! The operators that are read and written: a file for each family, with a row and its functions for each operator.
+//! Table of supported ONNX operators: one module per family, with import and export functions.
 
 mod call;
 mod constants;
@@ -26,7 +26,7 @@ pub(crate) use recurrent::write_recurrent;
 pub use recurrent::{OnnxRecurrent, OnnxRecurrentKind};
 pub(crate) use values::{RuleOutput, ValueTable};
 
-/// The rows of all families.
+/// Rows of all families.
 const FAMILIES: [&[OnnxOpRow]; 11] = [
     elementwise::OPERATORS,
     indexing::OPERATORS,
@@ -45,25 +45,25 @@ fn rows() -> impl Iterator<Item = &'static OnnxOpRow> {
     FAMILIES.into_iter().flatten()
 }
 
-/// An operator of ONNX that is read.
+/// A supported ONNX operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OnnxOperator {
-    /// Its name: `Conv`.
+    /// Name: `Conv`.
     pub name: &'static str,
-    /// The version of ONNX's operators that defines it first.
+    /// Opset version that first defines it.
     pub first: i64,
-    /// The version whose definition is the newest that is followed.
+    /// Newest opset version whose definition is supported.
     pub newest: i64,
     /// Whether [`export`](crate::export) writes it.
     pub is_written: bool,
 }
 
-/// Names of the operators that are read.
+/// Returns the names of the operators that can be imported.
 pub fn operators() -> impl Iterator<Item = &'static str> {
     coverage().into_iter().map(|o| o.name)
 }
 
-/// The operators that are read, in the order of their names.
+/// Returns the operators that can be imported, sorted by name.
 pub fn coverage() -> Vec<OnnxOperator> {
     let of = |row: &OnnxOpRow| {
         let is_written = !row.exports.is_empty() || matches!(row.name, "LSTM" | "GRU");
@@ -74,7 +74,7 @@ pub fn coverage() -> Vec<OnnxOperator> {
     all
 }
 
-/// The row of a node's operator.
+/// Returns the table row of a node's operator.
 pub(crate) fn row(op: &str, domain: &str) -> Result<&'static OnnxOpRow, Error> {
     let own = matches!(domain, "" | "ai.onnx");
     if let Some(row) = rows().find(|row| row.name == op).filter(|_| own) {
@@ -82,12 +82,12 @@ pub(crate) fn row(op: &str, domain: &str) -> Result<&'static OnnxOpRow, Error> {
     }
     let whose = if own { String::new() } else { format!(" of {domain}") };
     let names: Vec<&str> = operators().collect();
-    Err(call::unsupported(format!("the operator {op}{whose} is not read here"))
-        .because(format!("these are: {}", names.join(", ")))
+    Err(call::unsupported(format!("unsupported operator {op}{whose}"))
+        .because(format!("supported operators: {}", names.join(", ")))
         .hint("export the model without it, or run it with onnxruntime"))
 }
 
-/// How an operator of `.tflite` is written, and as what; `None`: it has no counterpart.
+/// Returns the export rule of a TFLite operator and the ONNX name; `None` if it has no counterpart.
 pub(crate) fn export_of(op: TfliteOp) -> Option<(&'static str, &'static ExportRule)> {
     rows().find_map(|row| Some((row.name, row.exports.iter().find(|e| e.op == op)?)))
 }

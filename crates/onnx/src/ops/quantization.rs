@@ -1,4 +1,4 @@
-//! Whole numbers and the numbers that they stand for: real = scale · (q − zero point).
+//! Imports and exports QuantizeLinear and DequantizeLinear: real = scale · (q − zero point).
 
 use super::call::{NodeCall, RuleResult, axis, in_order, made, unsupported};
 use super::graph_builder::OnnxBuilder;
@@ -13,12 +13,11 @@ operators! {
     "QuantizeLinear" 10..28: quantize => Quantize write_quantize;
 }
 
-/// Scale and zero point, spread over an operand; the type of the integers.
+/// Returns scale and zero point, broadcast to an operand, and the integer type.
 fn scheme(c: &mut NodeCall, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Tensor>)> {
     if c.is("block_size", false)? {
-        return Err(
-            unsupported("scales of blocks").hint("one scale for all, or one for each channel, is read")
-        );
+        return Err(unsupported("blocked quantization is not supported")
+            .hint("use one scale per tensor or per channel"));
     }
     let scale = c.plain(1)?;
     let zero = c.optional(2)?;
@@ -29,7 +28,7 @@ fn scheme(c: &mut NodeCall, x: &Tensor, is_last: bool) -> Result<(Tensor, Option
                 let dim = axis(c.int("axis", 1)?, x.rank())?;
                 Ok(t.broadcast_in_dim(x.shape(), &[in_order(dim, x.rank(), is_last)]))
             }
-            _ => Err(broken(format!("scales or zero points {} of {}", t.ty(), x.ty()))),
+            _ => Err(broken(format!("scales or zero points {} do not match {}", t.ty(), x.ty()))),
         }
     };
     Ok((spread(scale)?, zero.map(spread).transpose()?))
@@ -42,11 +41,11 @@ fn quantize(c: &mut NodeCall) -> RuleResult {
         (Some(zero), _) => zero.dtype(),
         (None, 0) => DType::U8,
         (None, code) => {
-            dtype_of(code).ok_or_else(|| unsupported(format!("integers of ONNX's type {code}")))?
+            dtype_of(code).ok_or_else(|| unsupported(format!("unsupported ONNX element type {code}")))?
         }
     };
     if !matches!(dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16) {
-        return Err(unsupported(format!("integers of type {dtype}")));
+        return Err(unsupported(format!("unsupported integer type {dtype}")));
     }
     let q = (&x.convert(scale.dtype()) / &scale).round_nearest_even();
     let q = match zero {
@@ -62,7 +61,7 @@ fn dequantize(c: &mut NodeCall) -> RuleResult {
     let (scale, zero) = scheme(c, &q, is_last)?;
     let dtype = scale.dtype();
     let whole = match zero {
-        // The difference of two integers of 32 bits is exact where no float holds both.
+        // Differences of int32 values are computed in integers, which are exact where f32 is not.
         Some(zero) if q.dtype() == DType::I32 => (q - zero).convert(dtype),
         Some(zero) => q.convert(dtype) - zero.convert(dtype),
         None => q.convert(dtype),
@@ -75,7 +74,7 @@ fn write_quantize(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource
     e.store(y, order, &real)
 }
 
-/// Real numbers are there already, by the node that gives those of the operand.
+/// Exports DEQUANTIZE: the operand's real values already exist.
 fn write_dequantize(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (real, order) = e.single(o, y)?;
     e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Identity", [real], out))

@@ -1,4 +1,4 @@
-//! LSTM and GRU: a loop over steps, in one direction or both.
+//! Imports and exports LSTM and GRU as loops over time steps, in one or both directions.
 
 use super::call::{NodeCall, RuleResult, unsupported};
 use super::elementwise::all_plain;
@@ -15,24 +15,24 @@ operators! {
     "LSTM" 1..22: lstm;
 }
 
-/// A recurrent operator.
+/// Description of a recurrent operator.
 struct CellSpec {
     name: &'static str,
-    /// Its parts of `H` columns each.
+    /// Number of gates of `H` columns each.
     gates: usize,
-    /// Operands that hold states at the start, the output first.
+    /// Operands with initial states, the output first.
     states: &'static [usize],
-    /// Operands and options that are not read.
+    /// Unsupported operands and attributes.
     unread: (&'static [usize], &'static [&'static str]),
     activations: &'static [&'static str],
-    /// A step after the products with the inputs.
+    /// Computes a step after the input products.
     step: fn(&CellWeights, &[Tensor], &Tensor, usize) -> Vec<Tensor>,
-    /// Whether the bias of the states' part of a gate may be added to that of the inputs' part.
+    /// Whether a gate's recurrent bias may be added to its input bias.
     is_plain_sum: fn(gate: usize, linear: bool) -> bool,
 }
 
-/// `x: [S, N, I]`, weights `[D, 4H, I]` and `[D, 4H, H]` in the order input, output, forget, cell → `[S, D, N, H]`, and the last
-/// states `[D, N, H]`.
+/// Imports LSTM: `x: [S, N, I]`, weights `[D, 4H, I]` and `[D, 4H, H]` in the order input, output, forget, cell → `[S,
+/// D, N, H]`, and the final states `[D, N, H]`.
 fn lstm(c: &mut NodeCall) -> RuleResult {
     let kind = CellSpec {
         name: "LSTM",
@@ -52,9 +52,9 @@ fn lstm(c: &mut NodeCall) -> RuleResult {
     over_steps(c, &kind)
 }
 
-/// `x: [S, N, I]`, weights `[D, 3H, I]` and `[D, 3H, H]` in the order update, reset, new → `[S, D, N, H]`, and the last state
-/// `[D, N, H]`. With `linear_before_reset`, as PyTorch and Keras's `reset_after` have it, the reset gate takes of the product
-/// with the state, else of the state.
+/// Imports GRU: `x: [S, N, I]`, weights `[D, 3H, I]` and `[D, 3H, H]` in the order update, reset, new → `[S, D, N, H]`,
+/// and the final state `[D, N, H]`. With `linear_before_reset` (PyTorch, Keras's `reset_after`) the reset gate is
+/// applied after the product with the state, otherwise before it.
 fn gru(c: &mut NodeCall) -> RuleResult {
     let kind = CellSpec {
         name: "GRU",
@@ -86,7 +86,12 @@ fn over_steps(c: &mut NodeCall, kind: &CellSpec) -> RuleResult {
     let x = c.plain(0)?;
     let (w, r) = (c.plain(1)?, c.plain(2)?);
     let (&[steps, n, _], &[directions, _, h]) = (x.shape().dims(), r.shape().dims()) else {
-        return Err(broken(format!("{} of {} with {}", a(kind), x.ty(), r.ty())));
+        return Err(broken(format!(
+            "{}: input {} does not match recurrent weights {}",
+            a(kind),
+            x.ty(),
+            r.ty()
+        )));
     };
     plain_form(c, kind)?;
     let linear = c.is("linear_before_reset", false)?;
@@ -99,11 +104,18 @@ fn over_steps(c: &mut NodeCall, kind: &CellSpec) -> RuleResult {
     let word = c.word("direction", "forward")?;
     let is_known = matches!((word.as_str(), directions), ("forward" | "reverse", 1) | ("bidirectional", 2));
     if !is_known || steps == 0 {
-        return Err(broken(format!("{} of {steps} steps, {word}, with {directions} directions", a(kind))));
+        return Err(broken(format!(
+            "{}: unsupported sequence of {steps} steps, direction {word}, {directions} directions",
+            a(kind)
+        )));
     }
     for t in [&w].into_iter().chain(&states).chain(&bias) {
         if t.shape().first() != Some(&directions) {
-            return Err(broken(format!("{} of {directions} directions has {}", a(kind), t.ty())));
+            return Err(broken(format!(
+                "{} with {directions} directions has an operand {}",
+                a(kind),
+                t.ty()
+            )));
         }
     }
     let mut outputs = Vec::new();
@@ -128,12 +140,12 @@ fn over_steps(c: &mut NodeCall, kind: &CellSpec) -> RuleResult {
     all_plain(std::iter::once(joined(&outputs, 1)).chain(last.iter().map(|all| joined(all, 0))).collect())
 }
 
-/// `an LSTM`
+/// Returns `an LSTM` or `a GRU`.
 fn a(kind: &CellSpec) -> String {
     format!("{} {}", if kind.name.starts_with('L') { "an" } else { "a" }, kind.name)
 }
 
-/// Refuses the forms that PyTorch does not write.
+/// Rejects variants that PyTorch does not export.
 fn plain_form(c: &NodeCall, kind: &CellSpec) -> Result<()> {
     let usual = |a: &OnnxAttribute| match a {
         OnnxAttribute::Texts(t) => t.chunks(kind.activations.len()).all(|t| t == kind.activations),
@@ -146,10 +158,10 @@ fn plain_form(c: &NodeCall, kind: &CellSpec) -> Result<()> {
         .any(|name| c.node.attributes.get(*name).is_some_and(|a| !matches!(a, OnnxAttribute::Int(0))));
     if !activations || rest || operands.iter().any(|&i| c.has(i)) {
         return Err(unsupported(format!(
-            "{} with other activations, peepholes, clipping, lengths of sequences or layout",
+            "{} with custom activations, peepholes, clipping, sequence lengths or layout is not supported",
             a(kind)
         ))
-        .hint(format!("export it as PyTorch's nn.{} has it", kind.name)));
+        .hint(format!("export it like PyTorch's nn.{}", kind.name)));
     }
     Ok(())
 }
@@ -157,11 +169,11 @@ fn plain_form(c: &NodeCall, kind: &CellSpec) -> Result<()> {
 struct CellWeights {
     w: Tensor,
     r: Tensor,
-    /// What the inputs' products get: `[gates · H]`.
+    /// Bias of the input products: `[gates · H]`.
     bias: Option<Tensor>,
-    /// What the states' products have of their own: `[gates · H]`.
+    /// Separate bias of the state products: `[gates · H]`.
     inner_bias: Option<Tensor>,
-    /// Whether the reset gate stands after the product.
+    /// Whether the reset gate is applied after the product.
     linear: bool,
 }
 
@@ -175,11 +187,11 @@ impl CellWeights {
     ) -> Result<CellWeights> {
         let all = kind.gates * h;
         if r.shape().dims() != [all, h] || w.rank() != 2 || w.shape()[0] != all {
-            return Err(broken(format!("weights of {} are {} and {}", a(kind), w.ty(), r.ty())));
+            return Err(broken(format!("{} has invalid weights {} and {}", a(kind), w.ty(), r.ty())));
         }
         let Some(both) = bias else { return Ok(CellWeights { w, r, bias: None, inner_bias: None, linear }) };
         if both.shape().dims() != [2 * all] {
-            return Err(broken(format!("the bias of {} is {}", a(kind), both.ty())));
+            return Err(broken(format!("{} has an invalid bias {}", a(kind), both.ty())));
         }
         let inner = both.slice_dim(0, all, 2 * all);
         let parts: Vec<Tensor> = (0..kind.gates)
@@ -195,13 +207,13 @@ impl CellWeights {
         Ok(CellWeights { w, r, bias: Some(bias), inner_bias: Some(inner), linear })
     }
 
-    /// `state: [N, H], rows: [K, H] → [N, K]`
+    /// Multiplies `state: [N, H], rows: [K, H] → [N, K]`.
     fn of_state(&self, state: &Tensor, rows: &Tensor) -> Tensor {
         state.dot_general(rows, &[], &[], &[1], &[1])
     }
 }
 
-/// All steps of one direction: outputs, and the last states.
+/// Runs all steps of one direction: outputs and final states.
 fn direction(
     kind: &CellSpec,
     x: &Tensor,
@@ -209,7 +221,7 @@ fn direction(
     states: &[Tensor],
     h: usize,
 ) -> Result<(Tensor, Vec<Tensor>)> {
-    // All steps' products with the input at once.
+    // Input products of all steps at once.
     let mut gates = x.dot_general(&weights.w, &[], &[], &[2], &[1]);
     if let Some(bias) = &weights.bias {
         gates = gates + bias;
@@ -222,44 +234,44 @@ fn direction(
     });
     match (ys.pop(), last.len() == states.len()) {
         (Some(ys), true) => Ok((ys, last)),
-        _ => Err(broken(format!("{} cannot be built", a(kind)))),
+        _ => Err(broken(format!("cannot build {}", a(kind)))),
     }
 }
 
-/// Operators of a graph that are one LSTM or GRU, with the activations that these have in ONNX where none are named, from states of 0.
+/// Operators of a TFLite graph that form one LSTM or GRU with ONNX's default activations and zero initial states.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OnnxRecurrent {
-    /// Those operators: all of them, and nothing else reads what they hand on to each other.
+    /// Range of the operators; nothing outside reads their intermediate results.
     pub operators: Range<usize>,
-    /// The tensor of the sequences, `[1, S, K]`.
+    /// Input tensor of the sequences, `[1, S, K]`.
     pub input: usize,
-    /// The tensor that the layer gives, `[1, H]` or `[1, S, H]`.
+    /// Output tensor, `[1, H]` or `[1, S, H]`.
     pub output: usize,
-    /// Which one it is.
+    /// LSTM or GRU.
     pub kind: OnnxRecurrentKind,
-    /// Whether it goes from the last step to the first.
+    /// Whether it runs from the last step to the first.
     pub backwards: bool,
-    /// Whether it gives the states of all steps.
+    /// Whether it returns the states of all steps.
     pub sequences: bool,
-    /// Whether what a layer that goes backwards gives stands in its own order; otherwise in that of the input.
+    /// Whether a reversed layer returns its steps in processing order; otherwise in input order.
     pub in_own_order: bool,
-    /// W, R and B as ONNX has them: `f32[1, gates · H, K]`, `f32[1, gates · H, H]`, `f32[1, 2 · gates · H]`.
+    /// ONNX operands W, R and B: `f32[1, gates · H, K]`, `f32[1, gates · H, H]`, `f32[1, 2 · gates · H]`.
     pub weights: [Literal; 3],
 }
 
-/// A recurrent operator of ONNX.
+/// Type of a recurrent ONNX operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnnxRecurrentKind {
     /// Gates in the order input, output, forget, cell.
     Lstm,
     /// Gates in the order update, reset, new.
     Gru {
-        /// Whether the reset gate takes of the product with the state, not of the state.
+        /// Whether the reset gate is applied after the product with the state.
         linear_before_reset: bool,
     },
 }
 
-/// The operator, between `[N, S, K]` and `[N, S, H]` or `[N, H]`.
+/// Exports the operator from `[N, S, K]` to `[N, S, H]` or `[N, H]`.
 pub(crate) fn write_recurrent(e: &mut OnnxBuilder, of: &OnnxRecurrent) -> Result<()> {
     let own = e.names[of.output].clone();
     let named = |what: &str| format!("{own}/{what}");
@@ -281,12 +293,12 @@ pub(crate) fn write_recurrent(e: &mut OnnxBuilder, of: &OnnxRecurrent) -> Result
     if of.kind == (OnnxRecurrentKind::Gru { linear_before_reset: true }) {
         node = node.with("linear_before_reset", OnnxAttribute::Int(1));
     }
-    // The last state is the second output.
+    // The final state is the second output.
     if !of.sequences {
         node.outputs.insert(0, String::new());
     }
     e.push(node);
-    // What follows may have made an activation part of the last operator.
+    // An activation may have been fused into the last operator.
     let maker = e.from.operators[of.operators.clone()].iter().rev().find(|o| o.outputs.contains(&of.output));
     let activation = maker.map_or(Ok(FusedActivation::None), |o| o.activation())?;
     if !of.sequences {

@@ -1,4 +1,4 @@
-//! Operators that fold dimensions: sums, means, softmax, places of the greatest.
+//! Imports and exports reductions (sum, mean, max), softmax, argmax and cumulative sums.
 
 use super::call::{NodeCall, RuleResult, axes, axis, in_order, made, plain, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of, place_in};
@@ -26,7 +26,7 @@ operators! {
     "Softmax" 1..13: |c| softmax(c, false) => Softmax write_softmax, if |s| s.rank() >= 2;
 }
 
-/// How a dimension is folded.
+/// Kind of reduction.
 #[derive(Clone, Copy)]
 pub(super) enum ReduceKind {
     Sum,
@@ -65,7 +65,7 @@ fn reduce(c: &mut NodeCall, fold: ReduceKind) -> RuleResult {
     made(kept(&y, &x, &own), is_last)
 }
 
-/// With ones in the place of the folded dimensions.
+/// Keeps reduced dimensions with size 1.
 fn kept(y: &Tensor, x: &Tensor, dims: &[usize]) -> Tensor {
     let mut shape = x.shape().to_vec();
     shape.iter_mut().enumerate().filter(|(d, _)| dims.contains(d)).for_each(|(_, s)| *s = 1);
@@ -96,7 +96,7 @@ fn folded(x: &Tensor, fold: ReduceKind, dims: &[usize]) -> Tensor {
     }
 }
 
-/// Dimensions over which files of a version normalise: before 13 all from one on.
+/// Returns the dimensions over which softmax normalizes: before opset 13 all from `axis` on.
 fn normalised(c: &NodeCall, rank: usize) -> Result<Vec<usize>> {
     if c.opset >= 13 {
         return Ok(vec![axis(c.int("axis", -1)?, rank)?]);
@@ -120,7 +120,7 @@ fn softmax(c: &mut NodeCall, is_log: bool) -> RuleResult {
 
 fn arg_max(c: &mut NodeCall, is_least: bool) -> RuleResult {
     if c.is("select_last_index", false)? {
-        return Err(unsupported("it takes the last of equal elements; the first is taken here"));
+        return Err(unsupported("select_last_index is not supported"));
     }
     let x = c.plain(0)?;
     let dim = axis(c.int("axis", 0)?, x.rank())?;
@@ -129,7 +129,7 @@ fn arg_max(c: &mut NodeCall, is_least: bool) -> RuleResult {
     plain(if c.is("keepdims", true)? { kept(&place, &x, &[dim]) } else { place })
 }
 
-/// Sums of all elements up to each one.
+/// Imports CumSum.
 fn cumulative_sum(c: &mut NodeCall) -> RuleResult {
     let (along, x) = (c.number(1)?, c.plain(0)?);
     let dim = axis(along, x.rank())?;
@@ -149,7 +149,7 @@ fn folds_within_samples(s: &BatchCheck) -> bool {
     !axes.is_empty() && axes.iter().all(|&a| a != 0 && a != -(s.rank() as i64))
 }
 
-/// Means, sums and greatest over dimensions.
+/// Exports mean, sum and max reductions.
 fn write_reduce(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {
     let x = operand_of(o, 0)?;
     let rank = e.tensor(x)?.dims().len();
@@ -161,7 +161,7 @@ fn write_reduce(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource
     let axes: Vec<i64> = dims.iter().map(|&d| place_in(d, order) as i64).collect();
     let mut inputs = vec![e.real(x, order)?];
     let own = e.names[y].clone();
-    // Sums take their axes as an operand from version 13 on, means and greatest from version 18 on.
+    // ReduceSum takes axes as an operand from opset 13 on, ReduceMean and ReduceMax from opset 18 on.
     let is_operand = name == "ReduceSum";
     if is_operand {
         inputs.push(e.list(&format!("{own}/axes"), &axes)?);
@@ -178,7 +178,7 @@ fn write_softmax(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource)
     if o.number(OptionField::Beta) != 1.0 {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            format!("a softmax with beta {}", o.number(OptionField::Beta)),
+            format!("softmax with beta {}", o.number(OptionField::Beta)),
         ));
     }
     let order = e.order_of(&[x], y)?;

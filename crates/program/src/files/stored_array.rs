@@ -1,29 +1,29 @@
-//! Arrays as files hold them, and the words of the formats for element types.
+//! Arrays as stored in files, and each format's names of element types.
 
 use systole_base::Shape;
 
-/// An array as a file holds it, or is to hold it.
+/// An array as stored in a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredArray {
-    /// What its elements may be, by the names that programs have for them: a file's `|V1` may be one of several.
+    /// Possible element types by MLIR name; NumPy's `|V1` is ambiguous.
     pub elements: Vec<&'static str>,
-    /// Sizes of its dimensions.
+    /// Dimension sizes.
     pub dims: Vec<usize>,
-    /// Its elements, little endian and row-major.
+    /// Elements, little-endian and row-major.
     pub bytes: Vec<u8>,
 }
 
 impl StoredArray {
-    /// `f32[2, 3]`; of several possible types the first.
+    /// Returns the type: `f32[2, 3]`, with the first possible element type.
     pub fn ty(&self) -> String {
         format!("{}{}", self.elements.first().unwrap_or(&"?"), Shape::new(&self.dims))
     }
 }
 
-/// An element type of programs, and what the formats call it: bytes of one, NumPy's and safetensors' word.
+/// An element type: MLIR name, size in bytes, NumPy's and safetensors' name.
 pub(super) struct ElementFormat(pub &'static str, pub usize, pub &'static str, pub Option<&'static str>);
 
-/// Of what a format's word may mean, the first comes first. Four bits lie in a byte each.
+/// All element types, preferred meanings of an ambiguous name first. int4 takes one byte per element.
 pub(super) const KNOWN: [ElementFormat; 28] = [
     ElementFormat("i1", 1, "|b1", Some("BOOL")),
     ElementFormat("i8", 1, "|i1", Some("I8")),

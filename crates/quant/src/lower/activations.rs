@@ -1,4 +1,4 @@
-//! Activation functions: fused where they can be, else operators.
+//! Lowers activation functions: fused if possible, otherwise as operators.
 
 use super::call::QuantLayerCall;
 use crate::builder::TfliteBuilder;
@@ -6,7 +6,7 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Activation;
 use systole_tflite::{FusedActivation as Fused, OptionField, TfliteOp, TfliteOperator};
 
-/// `x: f32[…] → f32[…]` under an activation.
+/// Applies an activation, `x: f32[…] → f32[…]`.
 pub(crate) fn activate(b: &mut TfliteBuilder, name: &str, x: usize, activation: Activation) -> Result<usize> {
     let dims = b.dims(x);
     let named = |of: &str| format!("{name}/{of}");
@@ -33,7 +33,7 @@ pub(crate) fn activate(b: &mut TfliteBuilder, name: &str, x: usize, activation: 
         other => {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("{} has no operator of .tflite here", other.name()),
+                format!("activation {} has no TFLite operator", other.name()),
             )
             .hint("train with relu, gelu, silu, sigmoid or tanh"));
         }
@@ -45,7 +45,7 @@ fn leaky(b: &mut TfliteBuilder, name: &str, x: usize, slope: f64) -> usize {
     b.push(name, dims, TfliteOperator::new(TfliteOp::LeakyRelu, [x], []).with(OptionField::Alpha, slope))
 }
 
-/// A layer that is an activation.
+/// Lowers an activation layer.
 pub(super) fn function(call: &mut QuantLayerCall, activation: Activation) -> Result<usize> {
     let (name, x) = (call.name(), call.input());
     activate(call.b, &name, x, activation)
@@ -59,13 +59,13 @@ pub(super) fn relu(
 ) -> Result<usize> {
     let (name, x) = (call.name(), call.input());
     if threshold != 0.0 {
-        return Err(unfit("ReLU with a threshold has no operator".into()));
+        return Err(unfit("ReLU with a threshold has no TFLite operator".into()));
     }
     match (max_value, negative_slope) {
         (None, 0.0) => Ok(call.b.activated(&name, x, Fused::Relu)),
         (Some(6.0), 0.0) => Ok(call.b.activated(&name, x, Fused::Relu6)),
         (None, slope) => Ok(leaky(call.b, &name, x, slope)),
-        (limit, _) => Err(unfit(format!("ReLU with max_value {limit:?} has no operator"))),
+        (limit, _) => Err(unfit(format!("ReLU with max_value {limit:?} has no TFLite operator"))),
     }
 }
 
@@ -85,7 +85,7 @@ pub(super) fn softmax(call: &mut QuantLayerCall, axis: i64) -> Result<usize> {
     let rank = call.dims().len() as i64;
     match axis == -1 || axis == rank - 1 {
         true => function(call, Activation::Softmax),
-        false => Err(unfit(format!("Softmax over axis {axis} has no operator; over the last it has one"))),
+        false => Err(unfit(format!("Softmax over axis {axis} has no TFLite operator: use the last axis"))),
     }
 }
 

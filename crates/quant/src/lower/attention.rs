@@ -1,4 +1,4 @@
-//! Attention and what transformers are made of, of one sequence: products of matrices, softmax between them.
+//! Lowers attention and transformer blocks of one sequence to matrix products and softmax.
 
 use super::activations::activate;
 use super::call::QuantLayerCall;
@@ -9,9 +9,9 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Activation;
 use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
-/// What an attention is, whoever calls it.
+/// Parameters of an attention, within any layer.
 pub(super) struct AttentionHeads {
-    /// Before the names of its weights.
+    /// Prefix of its weights' names.
     pub prefix: String,
     pub heads: usize,
     pub key_dim: usize,
@@ -20,16 +20,16 @@ pub(super) struct AttentionHeads {
     pub causal: bool,
 }
 
-/// What a transformer block has besides attention.
+/// Parameters of a transformer block besides attention.
 pub(super) struct EncoderBlock {
     pub activation: Activation,
     pub epsilon: f64,
-    /// Whether normalisations come first.
+    /// Whether normalization comes first (pre-norm).
     pub is_first: bool,
 }
 
 pub(super) fn other_axes() -> Error {
-    Error::new(ErrorKind::Unsupported, "attention over other axes than the first")
+    Error::new(ErrorKind::Unsupported, "attention over other axes than the first is not supported")
         .hint("attend over sequences [B, S, D], without attention_axes")
 }
 
@@ -43,7 +43,7 @@ pub(super) fn multi_head(call: &mut QuantLayerCall, of: &AttentionHeads) -> Resu
     attend(call, of, [query, key, value])
 }
 
-/// `f32[1, S, D], f32[1, T, E], f32[1, T, E] → f32[1, S, output]`.
+/// Lowers attention: `f32[1, S, D], f32[1, T, E], f32[1, T, E] → f32[1, S, output]`.
 fn attend(call: &mut QuantLayerCall, of: &AttentionHeads, [query, key, value]: [usize; 3]) -> Result<usize> {
     let name = format!("{}/{}", call.name(), of.prefix).trim_end_matches('/').to_string();
     let scale = (1.0 / (of.key_dim as f64).sqrt()) as f32;
@@ -74,7 +74,7 @@ fn attend(call: &mut QuantLayerCall, of: &AttentionHeads, [query, key, value]: [
     product(call.b, &name, joined, &kernel.to_f32s(), &bias)
 }
 
-/// `f32[1, S, D] → f32[1, heads, S, width]`.
+/// Projects to heads: `f32[1, S, D] → f32[1, heads, S, width]`.
 fn project(
     call: &mut QuantLayerCall,
     of: &AttentionHeads,
@@ -96,7 +96,7 @@ fn project(
     transposed(call, &format!("{name}/turned"), y)
 }
 
-/// The two dimensions in the middle the other way round.
+/// Swaps the two middle dimensions.
 fn transposed(call: &mut QuantLayerCall, name: &str, x: usize) -> Result<usize> {
     let mut dims = call.b.dims(x);
     dims.swap(1, 2);
@@ -129,7 +129,7 @@ pub(super) fn transformer_block(
     })
 }
 
-/// A dense layer inside of this one.
+/// Lowers a dense layer inside this one.
 fn dense(call: &mut QuantLayerCall, layer: &str, x: usize) -> Result<usize> {
     let kernel = call.weight(&format!("{layer}/kernel"))?.to_f32s();
     let bias = call.weight(&format!("{layer}/bias"))?.to_f32s();
@@ -137,7 +137,7 @@ fn dense(call: &mut QuantLayerCall, layer: &str, x: usize) -> Result<usize> {
     product(call.b, &name, x, &kernel, &bias)
 }
 
-/// `x + inner(norm(x))`, or `norm(x + inner(x))`.
+/// Lowers a residual branch: `x + inner(norm(x))`, or `norm(x + inner(x))`.
 fn part(
     call: &mut QuantLayerCall,
     block: &EncoderBlock,

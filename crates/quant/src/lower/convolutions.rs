@@ -1,4 +1,4 @@
-//! Convolutions: kernels of Keras's layout `[h, w, in, out]` as `[out, h, w, in]`.
+//! Lowers convolutions: converts Keras kernels `[h, w, in, out]` to `[out, h, w, in]`.
 
 use super::activations::activate;
 use super::call::QuantLayerCall;
@@ -12,14 +12,12 @@ pub(super) fn padding(of: Layout) -> Result<TflitePadding> {
     match of {
         Layout::Valid => Ok(TflitePadding::Valid),
         Layout::Same => Ok(TflitePadding::Same),
-        Layout::Causal => {
-            Err(Error::new(ErrorKind::Unsupported, "causal padding has no operator of .tflite here")
-                .hint("pad with a ZeroPadding1D layer and convolve with padding \"valid\""))
-        }
+        Layout::Causal => Err(Error::new(ErrorKind::Unsupported, "causal padding has no TFLite operator")
+            .hint("pad with a ZeroPadding1D layer and convolve with padding \"valid\"")),
     }
 }
 
-/// Sizes of a picture; a sequence is one of one row.
+/// Returns the sizes of an image; a sequence is an image of one row.
 pub(super) fn of_picture(sizes: &[usize]) -> [usize; 2] {
     match *sizes {
         [one] => [1, one],
@@ -28,17 +26,17 @@ pub(super) fn of_picture(sizes: &[usize]) -> [usize; 2] {
     }
 }
 
-/// `[h, w, in, out] → [out, h, w, in]`.
+/// Permutes kernels `[h, w, in, out] → [out, h, w, in]`.
 fn kernels(w: &Literal) -> Result<(Vec<usize>, Vec<f32>)> {
     let (dims, values) = (w.shape().dims().to_vec(), w.to_f32s());
     let &[h, kw, i, o] = &dims[..] else {
-        return Err(Error::new(ErrorKind::Bug, format!("a kernel of shape {dims:?}")));
+        return Err(Error::new(ErrorKind::Bug, format!("unexpected kernel shape {dims:?}")));
     };
     let turned = (0..o).flat_map(|c| (0..h * kw * i).map(move |k| k * o + c)).map(|at| values[at]).collect();
     Ok((vec![o, h, kw, i], turned))
 }
 
-/// What all convolutions have.
+/// Parameters that all convolutions share.
 struct ConvParams {
     strides: [usize; 2],
     dilation: [usize; 2],
@@ -70,8 +68,10 @@ pub(super) fn convolution(call: &mut QuantLayerCall, own: &ConvolutionLowering) 
     if let ConvolutionKind::Transposed { has_output_padding } = own.kind
         && (has_output_padding || own.dilation.iter().any(|&d| d != 1))
     {
-        let what = "a transposed convolution with output_padding or dilation has no operator of .tflite";
-        return Err(Error::new(ErrorKind::Unsupported, what).hint("leave both at their defaults"));
+        let what = "a transposed convolution with output_padding or dilation has no TFLite operator";
+        return Err(
+            Error::new(ErrorKind::Unsupported, what).hint("use the default output_padding and dilation")
+        );
     }
     let conv = ConvParams {
         strides: of_picture(&own.strides),
@@ -93,7 +93,7 @@ pub(super) fn convolution(call: &mut QuantLayerCall, own: &ConvolutionLowering) 
     }
 }
 
-/// A picture of one row.
+/// Lowers a 1D convolution as an image of one row.
 fn of_sequences(call: &mut QuantLayerCall, use_bias: bool, conv: &ConvParams) -> Result<usize> {
     let w = call.weight("kernel")?;
     let dims = w.shape().dims().to_vec();
@@ -106,18 +106,18 @@ fn of_sequences(call: &mut QuantLayerCall, use_bias: bool, conv: &ConvParams) ->
     call.b.reshape(&format!("{name}/steps"), y, output)
 }
 
-/// `f32[1, S, C] → f32[1, 1, S, C]`.
+/// Reshapes `f32[1, S, C] → f32[1, 1, S, C]`.
 pub(super) fn row(call: &mut QuantLayerCall, name: &str) -> Result<usize> {
     let x = call.input();
     let dims = call.dims();
     call.b.reshape(&format!("{name}/row"), x, vec![1, 1, dims[1], dims[2]])
 }
 
-/// `[h, w, C, m] → [1, h, w, C·m]`.
+/// Permutes depthwise kernels `[h, w, C, m] → [1, h, w, C·m]`.
 fn of_channels(call: &QuantLayerCall, weight: &str) -> Result<(Vec<usize>, Vec<f32>, usize)> {
     let w = call.weight(weight)?;
     let &[h, kw, c, m] = w.shape().dims() else {
-        return Err(Error::new(ErrorKind::Bug, format!("a kernel of shape {}", w.shape())));
+        return Err(Error::new(ErrorKind::Bug, format!("unexpected kernel shape {}", w.shape())));
     };
     Ok((vec![1, h, kw, c * m], w.to_f32s(), m))
 }
@@ -161,12 +161,12 @@ fn separable(call: &mut QuantLayerCall, use_bias: bool, conv: ConvParams) -> Res
     second.push(call, &name, x, w, (bias, output))
 }
 
-/// `[h, w, out, in] → [out, h, w, in]`.
+/// Lowers a transposed convolution; permutes kernels `[h, w, out, in] → [out, h, w, in]`.
 fn transposed(call: &mut QuantLayerCall, use_bias: bool, conv: &ConvParams) -> Result<usize> {
     let w = call.weight("kernel")?;
     let (dims, values) = (w.shape().dims().to_vec(), w.to_f32s());
     let &[h, kw, o, i] = &dims[..] else {
-        return Err(Error::new(ErrorKind::Bug, format!("a kernel of shape {dims:?}")));
+        return Err(Error::new(ErrorKind::Bug, format!("unexpected kernel shape {dims:?}")));
     };
     let turned: Vec<f32> = (0..o)
         .flat_map(|c| (0..h * kw).flat_map(move |k| (0..i).map(move |d| (k * o + c) * i + d)))

@@ -1,4 +1,4 @@
-//! Layers that move elements.
+//! Lowers layers that move elements (Flatten, Reshape, Permute, padding, cropping, upsampling).
 
 use super::call::QuantLayerCall;
 use systole_ir::Result;
@@ -39,7 +39,7 @@ pub(super) fn cropping(call: &mut QuantLayerCall, pairs: &[[usize; 2]]) -> Resul
     Ok(call.b.apply(&name, TfliteOp::Slice, &[x, begin, size], output))
 }
 
-/// Every pixel becomes several.
+/// Lowers UpSampling2D.
 pub(super) fn upsampling(call: &mut QuantLayerCall, bilinear: bool) -> Result<usize> {
     let (name, x, output) = (call.name(), call.input(), call.output.clone());
     let size = call.b.ints(format!("{name}/size"), [2], &[output[1] as i32, output[2] as i32])?;

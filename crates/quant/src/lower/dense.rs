@@ -1,4 +1,4 @@
-//! Dense: `kernel [in, out]` as `[out, in]`.
+//! Lowers Dense layers: transposes `kernel [in, out]` to `[out, in]`.
 
 use super::activations::activate;
 use super::call::QuantLayerCall;

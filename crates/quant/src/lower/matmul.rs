@@ -1,10 +1,10 @@
-//! Products with a matrix, which dense layers, attention and recurrent layers have in common.
+//! Matrix products and sums shared by dense, attention and recurrent layers.
 
 use crate::builder::TfliteBuilder;
 use systole_ir::Result;
 use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
-/// `x: f32[…, in] → f32[…, out]`: `x · kernel + bias`, with `kernel: [in, out]`.
+/// Computes `x · kernel + bias`: `x: f32[…, in] → f32[…, out]`, `kernel: [in, out]`.
 pub(super) fn product(
     b: &mut TfliteBuilder,
     name: &str,
@@ -27,19 +27,19 @@ pub(super) fn product(
     Ok(b.push(name, output, operator))
 }
 
-/// The sum of two tensors of one shape.
+/// Adds two tensors of equal shape.
 pub(super) fn sum(b: &mut TfliteBuilder, name: &str, x: usize, y: usize) -> usize {
     let dims = b.dims(x);
     b.apply(name, TfliteOp::Add, &[x, y], dims)
 }
 
-/// The product of two tensors, element by element, of one shape.
+/// Multiplies two tensors of equal shape element by element.
 pub(super) fn times(b: &mut TfliteBuilder, name: &str, x: usize, y: usize) -> usize {
     let dims = b.dims(x);
     b.apply(name, TfliteOp::Mul, &[x, y], dims)
 }
 
-/// Equal parts of a dimension.
+/// Splits a dimension into equal parts.
 pub(super) fn parts(
     b: &mut TfliteBuilder,
     name: &str,

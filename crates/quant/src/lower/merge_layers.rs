@@ -1,4 +1,4 @@
-//! Layers of several inputs.
+//! Lowers merge layers (Add, Multiply, Concatenate …).
 
 use super::call::QuantLayerCall;
 use systole_ir::Result;
@@ -24,7 +24,7 @@ pub(super) fn element_wise(call: &mut QuantLayerCall, join: ElementWise) -> Resu
     Ok(y)
 }
 
-/// The operator of two inputs; a mean is a sum first.
+/// Returns the binary operator; an average is an addition first.
 pub(super) fn operator(join: ElementWise) -> TfliteOp {
     match join {
         ElementWise::Add | ElementWise::Average => TfliteOp::Add,

@@ -1,4 +1,4 @@
-//! Layers as operators on floats, for one sample: `f32[1, …]`. One file for each family; `lower` has their table.
+//! Lowers layers to float TFLite operators for one sample, `f32[1, …]`; one module per layer family.
 
 mod activations;
 mod attention;
@@ -21,17 +21,17 @@ use systole_nn::{LayerLowering, Model as Layers, NodeInput};
 use systole_onnx::{OnnxModel as Onnx, OnnxRecurrent};
 use systole_tflite::{TfliteModel, TfliteTensor};
 
-/// The operators of a built model, on floats: `f32[1, …] → f32[1, …]`. Batch normalisation and activations are folded into
-/// what comes before them; what only trains (dropout, noise) is left out.
+/// Lowers a built model to a float graph `f32[1, …] → f32[1, …]`. Batch normalization and activations are folded into
+/// preceding operators; training-only layers (dropout, noise) are dropped.
 ///
 /// # Errors
-/// When the model is not built, or a layer has no operators; names the layer.
+/// If the model is not built, or a layer has no TFLite operators; names the layer.
 pub fn lower(layers: &Layers) -> Result<TfliteModel> {
     lowered(layers).map(|(model, ..)| model)
 }
 
-/// A built model as ONNX, on floats: as [`lower`] and [`systole_onnx::export`], but that LSTM and GRU are one operator each where ONNX has
-/// one that computes the same, and not one step after the other.
+/// Exports a built model as float ONNX, like [`lower`] and [`systole_onnx::export`], except that LSTM and GRU layers
+/// become one ONNX operator if it computes the same, instead of unrolled steps.
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -44,13 +44,13 @@ pub fn lower(layers: &Layers) -> Result<TfliteModel> {
 /// ```
 ///
 /// # Errors
-/// As of both.
+/// See both.
 pub fn onnx(layers: &Layers) -> Result<Onnx> {
     let (model, _, loops) = lowered(layers)?;
     systole_onnx::export_with_loops(&model, &loops)
 }
 
-/// As [`lower`], with the tensor that each layer gives, and which operators are a recurrent layer.
+/// Like [`lower`]; also returns the output tensor of each layer and the operators of recurrent layers.
 pub(crate) fn lowered(layers: &Layers) -> Result<(TfliteModel, Vec<usize>, Vec<OnnxRecurrent>)> {
     let architecture = layers.architecture();
     if !layers.is_built() {
@@ -84,7 +84,7 @@ pub(crate) fn lowered(layers: &Layers) -> Result<(TfliteModel, Vec<usize>, Vec<O
         let loops = &mut loops;
         let mut call = QuantLayerCall { b: &mut b, layers, node, inputs: feeds, output, inner: None, loops };
         let y = operators(&mut call).at(|| format!("layer {}", node.name))?;
-        // A layer that adds nothing hands on what it reads, which has all of both's readers.
+        // A layer without operators passes its input on, which then has the readers of both.
         let is_new = !node.inputs.iter().any(|s| of(s) == y);
         let more = readers(NodeInput::Layer(i));
         b.readers[y] = if is_new { more } else { b.readers[y].max(1) - 1 + more };
@@ -99,7 +99,7 @@ pub(crate) fn lowered(layers: &Layers) -> Result<(TfliteModel, Vec<usize>, Vec<O
     Ok((b.model, made, loops))
 }
 
-/// What a layer makes of its inputs.
+/// Adds a layer's operators.
 fn operators(call: &mut QuantLayerCall) -> Result<usize> {
     use LayerLowering::*;
     match &call.node.layer.layer().lowering()? {

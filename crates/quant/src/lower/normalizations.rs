@@ -1,4 +1,5 @@
-//! Normalisations: those of batches are affine when a model predicts, those of layers take the moments on the way.
+//! Lowers normalization layers: batch normalization as an affine map, layer normalization with moments computed at run
+//! time.
 
 use super::call::QuantLayerCall;
 use crate::builder::TfliteBuilder;
@@ -14,8 +15,11 @@ pub(super) fn batch(
 ) -> Result<usize> {
     let rank = call.dims().len() as i64;
     if axis != -1 && axis != rank - 1 {
-        return Err(Error::new(ErrorKind::Unsupported, format!("BatchNormalization over axis {axis}"))
-            .hint("normalise over the last axis"));
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("BatchNormalization over axis {axis} is not supported"),
+        )
+        .hint("normalize over the last axis"));
     }
     let values = |name: &str| {
         Ok::<_, Error>(call.weight(name)?.to_f32s().iter().map(|&v| f64::from(v)).collect::<Vec<_>>())
@@ -36,7 +40,7 @@ pub(super) fn rescaling(call: &mut QuantLayerCall, scale: f64, offset: f64) -> R
     affine(call.b, &name, x, &vec![scale; channels], &vec![offset; channels])
 }
 
-/// LayerNormalization over the last dimension.
+/// Lowers LayerNormalization over the last dimension.
 pub(super) fn layer(
     call: &mut QuantLayerCall,
     axis: &[i64],
@@ -46,8 +50,11 @@ pub(super) fn layer(
     let (name, x, dims) = (call.name(), call.input(), call.dims());
     let last = dims.len() as i64 - 1;
     if axis != [-1] && axis != [last] {
-        return Err(Error::new(ErrorKind::Unsupported, "LayerNormalization over other axes than the last")
-            .hint("normalise over the last axis"));
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "LayerNormalization over other axes than the last is not supported",
+        )
+        .hint("normalize over the last axis"));
     }
     let optional = |is_there: bool, weight: &str| match is_there {
         false => Ok(None),
@@ -57,14 +64,14 @@ pub(super) fn layer(
     standardized(call.b, &name, x, &LayerNormParams { epsilon, gamma, beta })
 }
 
-/// What normalises the last dimension.
+/// Parameters of a normalization over the last dimension.
 pub(super) struct LayerNormParams {
     pub epsilon: f64,
     pub gamma: Option<Vec<f32>>,
     pub beta: Option<Vec<f32>>,
 }
 
-/// (x − mean) · rsqrt(variance + ε) · gamma + beta over the last dimension.
+/// Computes (x − mean) · rsqrt(variance + ε) · gamma + beta over the last dimension.
 pub(super) fn standardized(
     b: &mut TfliteBuilder,
     name: &str,

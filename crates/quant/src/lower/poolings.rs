@@ -1,4 +1,4 @@
-//! Poolings of windows and of whole pictures.
+//! Lowers pooling layers, windowed and global.
 
 use super::call::QuantLayerCall;
 use super::convolutions::{of_picture, padding, row};
@@ -37,7 +37,7 @@ pub(super) fn global_average(call: &mut QuantLayerCall) -> Result<usize> {
     Ok(call.b.push(&name, output, operator))
 }
 
-/// The greatest of one window as large as the picture.
+/// Lowers global max pooling as one window of the image's size.
 pub(super) fn global_max(call: &mut QuantLayerCall) -> Result<usize> {
     let (name, dims, output) = (call.name(), call.dims(), call.output.clone());
     let x = if dims.len() == 3 { row(call, &name)? } else { call.input() };

@@ -1,4 +1,4 @@
-//! Recurrent layers, one step after the other: a graph of .tflite has no loop here.
+//! Lowers recurrent layers (SimpleRNN, LSTM, GRU, Bidirectional) by unrolling their steps.
 
 use super::activations::activate;
 use super::call::QuantLayerCall;
@@ -9,27 +9,27 @@ use systole_nn::{Activation, ElementWise, RecurrentCell as Kind, RecurrentLoweri
 use systole_onnx::{OnnxRecurrent, OnnxRecurrentKind};
 use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
-/// More steps make more operators than anybody waits for.
+/// Maximum number of unrolled steps.
 const MOST_STEPS: usize = 512;
 
-/// What a step is given.
+/// Inputs of a step.
 struct StepInputs<'a> {
     name: &'a str,
-    /// `f32[1, columns]`: the share of the inputs.
+    /// Input projection `f32[1, columns]`.
     x: usize,
-    /// `f32[1, units]`: the state before; none before the first step, where it is 0.
+    /// Previous state `f32[1, units]`; `None` at the first step, where it is 0.
     state: Option<usize>,
 }
 
-/// In which order steps are taken, and which states are given.
+/// Order of steps, and which states are returned.
 #[derive(Clone, Copy)]
 struct UnrollOrder {
     backwards: bool,
     sequences: bool,
 }
 
-/// `x: f32[1, S, K] → f32[1, units]` or `f32[1, S, units]`: `step` gives the next state. What a layer that goes backwards gives stands in
-/// its own order; within Bidirectional in that of the input.
+/// Unrolls `step` over `x: f32[1, S, K] → f32[1, units]` or `f32[1, S, units]`. A reversed layer returns its states in
+/// processing order; within Bidirectional in input order.
 fn over(
     call: &mut QuantLayerCall,
     (kernel, bias): (&[f32], &[f32]),
@@ -39,9 +39,9 @@ fn over(
     let (name, x) = (call.name(), call.input());
     let steps = call.dims().get(1).copied().unwrap_or(0);
     if steps == 0 || steps > MOST_STEPS {
-        let what = format!("{steps} steps do not become operators one after the other");
+        let what = format!("cannot unroll {steps} steps");
         return Err(Error::new(ErrorKind::Unsupported, what)
-            .hint(format!("export a model of sequences of 1 to {MOST_STEPS} steps")));
+            .hint(format!("export a model of sequences with 1 to {MOST_STEPS} steps")));
     }
     let shares = product(call.b, &format!("{name}/inputs"), x, kernel, bias)?;
     let mut shares = parts(call.b, &format!("{name}/steps"), shares, 1, steps)?;
@@ -74,12 +74,12 @@ fn over(
     }
 }
 
-/// Columns `from..to` of a matrix of rows of `columns`.
+/// Returns columns `from..to` of a row-major matrix with `columns` columns.
 fn columns(matrix: &[f32], columns: usize, from: usize, to: usize) -> Vec<f32> {
     matrix.chunks_exact(columns.max(1)).flat_map(|row| row[from..to].to_vec()).collect()
 }
 
-/// `z + state · kernel`, where there is a state.
+/// Computes `z + state · kernel`, if there is a state.
 fn with_state(call: &mut QuantLayerCall, s: &StepInputs, kernel: &[f32], bias: &[f32]) -> Result<usize> {
     let Some(state) = s.state else { return Ok(s.x) };
     let y = product(call.b, &format!("{}/state", s.name), state, kernel, bias)?;
@@ -123,7 +123,7 @@ fn lstm(call: &mut QuantLayerCall, a: &Layer) -> Result<usize> {
         Ok(times(call.b, s.name, output, shown))
     })?;
     if is_usual(a.recurrent_activation, a.activation) {
-        // There the output gate is the second.
+        // ONNX has the output gate second.
         let order = [0, 3, 1, 2];
         let own =
             OnnxWeights { kind: OnnxRecurrentKind::Lstm, units: a.units, order: &order, zeros_after: true };
@@ -146,7 +146,7 @@ fn gru(call: &mut QuantLayerCall, a: &Layer, reset_after: bool) -> Result<usize>
     let y = over(call, (&kernel, &bias), way, |call, s| {
         let named = |what: &str| format!("{}/{what}", s.name);
         let x = parts(call.b, &named("inputs"), s.x, 1, 3)?;
-        // What the state brings to the gates and the candidate.
+        // Contribution of the state to the gates and the candidate.
         let (gates, candidate) = match (reset_after, s.state) {
             (true, None) => {
                 let part = |k: usize| &inner_bias[k * units..(k + 1) * units];
@@ -200,7 +200,7 @@ pub(super) fn recurrent(call: &mut QuantLayerCall, own: &Layer) -> Result<usize>
     }
 }
 
-/// A recurrent layer and its like from the last step to the first, joined.
+/// Lowers Bidirectional: a forward and a reversed layer, joined.
 pub(super) fn bidirectional(
     call: &mut QuantLayerCall,
     directions: &[(String, Layer); 2],
@@ -226,23 +226,23 @@ pub(super) fn bidirectional(
     Ok(call.b.apply(&format!("{name}/mean"), TfliteOp::Mul, &[y, half], dims))
 }
 
-/// The activations that ONNX's operators have where none are named.
+/// Whether the activations are ONNX's defaults.
 fn is_usual(gates: Activation, states: Activation) -> bool {
     (gates, states) == (Activation::Sigmoid, Activation::Tanh)
 }
 
-/// A layer's weights as ONNX's operator has them.
+/// Weights of a layer in the layout of ONNX's operator.
 struct OnnxWeights<'a> {
     kind: OnnxRecurrentKind,
     units: usize,
-    /// Where each of its gates stands here.
+    /// Position of each ONNX gate in the layer.
     order: &'a [usize],
-    /// Whether the states' products have no bias of their own.
+    /// Whether the recurrent products have no bias of their own.
     zeros_after: bool,
 }
 
 impl OnnxWeights<'_> {
-    /// `kernel: [K, gates · H], recurrent: [H, gates · H] → [1, gates · H, K], [1, gates · H, H]`
+    /// Transposes `kernel: [K, gates · H], recurrent: [H, gates · H] → [1, gates · H, K], [1, gates · H, H]`.
     fn recurrent(
         &self,
         call: &QuantLayerCall,
@@ -277,7 +277,7 @@ impl OnnxWeights<'_> {
     }
 }
 
-/// `update · state + (1 − update) · candidate`, as `candidate + update · (state − candidate)`.
+/// Computes `update · state + (1 − update) · candidate` as `candidate + update · (state − candidate)`.
 fn mixed(call: &mut QuantLayerCall, s: &StepInputs, update: usize, candidate: usize) -> Result<usize> {
     let dims = call.b.dims(candidate);
     let named = |what: &str| format!("{}/{what}", s.name);

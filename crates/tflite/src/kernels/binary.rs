@@ -1,4 +1,4 @@
-//! Two operands, element by element; sizes of 1 are repeated.
+//! Binary element-wise kernels (ADD, MUL, MAXIMUM, PRELU …) with broadcasting.
 
 use super::call::{KernelOperand, OperatorCall};
 use super::op_row::{OperandTypes, operators};
@@ -24,7 +24,7 @@ operators! {
         |call| binary(call, |x, y| (x - y) * (x - y), squared_difference)
 }
 
-/// Whether the product of integers has a greater scale than its result: a version of its own.
+/// Whether the product of the operands' scales exceeds the result's: requires another version.
 fn is_amplified(t: &OperandTypes) -> bool {
     let scale = |t: Option<&TfliteTensor>| t.and_then(|t| t.scale().ok()).map(|(s, _)| s);
     match (scale(t.input(0)), scale(t.input(1)), scale(t.output())) {
@@ -33,19 +33,19 @@ fn is_amplified(t: &OperandTypes) -> bool {
     }
 }
 
-/// The shape that two shapes have together.
+/// Returns the broadcast shape of two shapes.
 pub(super) fn common_shape(a: &[usize], b: &[usize]) -> Result<Vec<usize>> {
     let rank = a.len().max(b.len());
     let size = |dims: &[usize], i: usize| (i + dims.len()).checked_sub(rank).map_or(1, |i| dims[i]);
     let one = |i: usize| match (size(a, i), size(b, i)) {
         (x, y) if x == y || y == 1 => Ok(x),
         (1, y) => Ok(y),
-        _ => Err(broken(format!("shapes {a:?} and {b:?} do not go together"))),
+        _ => Err(broken(format!("cannot broadcast shapes {a:?} and {b:?}"))),
     };
     (0..rank).map(one).collect()
 }
 
-/// For each element of `dims`, which element of a tensor of shape `own` belongs to it.
+/// Returns, for each element of `dims`, its source element in a tensor of shape `own`.
 pub(super) fn sources(own: &[usize], dims: &[usize]) -> Vec<usize> {
     let mut at = vec![0usize];
     let mut stride: usize = own.iter().product();
@@ -73,10 +73,10 @@ fn zip<T: Copy, U>(
     i.iter().zip(&j).map(|(&i, &j)| of(x[i], y[j])).collect()
 }
 
-/// A function of two bytes.
+/// A function of two int8 values.
 type Int8BinaryFn = Box<dyn Fn(i8, i8) -> i8>;
 
-/// Scales, zero points and the range of the output.
+/// Scales, zero points and the output range.
 struct BinaryQuantization {
     a: (f32, i32),
     b: (f32, i32),
@@ -86,7 +86,7 @@ struct BinaryQuantization {
 }
 
 impl BinaryQuantization {
-    /// The function that ends with the output's zero point and range.
+    /// Wraps a function with the output's zero point and range.
     fn ended(&self, of: impl Fn(i32, i32) -> i32 + 'static) -> Int8BinaryFn {
         let (zero, (low, high), (za, zb)) = (self.zero, self.range, (self.a.1, self.b.1));
         Box::new(move |x, y| {
@@ -95,7 +95,7 @@ impl BinaryQuantization {
     }
 }
 
-/// `a: T[…], b: T[…] → T[…]`: floats by one function, int8 by what another makes of the scales.
+/// Computes `a: T[…], b: T[…] → T[…]`: f32 with one function, int8 with one that is made from the scales.
 fn binary(
     call: &OperatorCall,
     float: impl Fn(f32, f32) -> f32,
@@ -113,7 +113,7 @@ fn binary(
     call.made(&zip(&a, &b, &dims, (a.elements::<i8>()?, b.elements::<i8>()?), of))
 }
 
-/// As [`binary`], of floats alone.
+/// Like [`binary`], for f32 only.
 fn floats(call: &OperatorCall, float: impl Fn(f32, f32) -> f32) -> Result<Vec<Literal>> {
     let (a, b) = (call.input(0)?, call.input(1)?);
     let dims = common_shape(a.dims(), b.dims())?;
@@ -125,11 +125,11 @@ fn floats(call: &OperatorCall, float: impl Fn(f32, f32) -> f32) -> Result<Vec<Li
             call.made(&zip(&a, &b, &dims, (a.elements::<f32>()?, b.elements::<f32>()?), of))
         }
         (DType::I8, DType::I8) => Err(call.unsupported("integers")),
-        (a, b) => Err(call.unsupported(format_args!("elements of types {a} and {b}"))),
+        (a, b) => Err(call.unsupported(format_args!("element types {a} and {b}"))),
     }
 }
 
-/// `(m, shift)` applied to a number with so many bits more.
+/// Applies `(m, shift)` to a value with additional fractional bits.
 fn scaled(x: i32, bits: u32, (m, shift): (i32, i32)) -> i32 {
     multiply_by_quantized_multiplier(x * (1 << bits), m, shift)
 }

@@ -1,4 +1,4 @@
-//! Products of matrices: FULLY_CONNECTED and BATCH_MATMUL.
+//! Matrix product kernels: FULLY_CONNECTED and BATCH_MATMUL.
 
 use super::call::OperatorCall;
 use super::conv::{dot_f32, dot_i16};
@@ -24,7 +24,7 @@ fn fully_connected_version(t: &OperandTypes) -> i32 {
     }
 }
 
-/// `x: T[…, in]`, weights `[out, in]`, bias `[out] → T[rows, out]`.
+/// Computes FULLY_CONNECTED: `x: T[…, in]`, weights `[out, in]`, bias `[out] → T[rows, out]`.
 fn fully_connected(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, w) = (call.input(0)?, call.input(1)?);
     let [out, own] = w.of_rank::<2>()?;
@@ -32,13 +32,13 @@ fn fully_connected(call: &OperatorCall) -> Result<Vec<Literal>> {
         || !x.tensor.ty.elements().is_multiple_of(own)
         || call.operator.int(OptionField::WeightsFormat) != 0
     {
-        return Err(broken(format!("weights {} on {}", w.tensor.ty, x.tensor.ty)));
+        return Err(broken(format!("weights {} do not match input {}", w.tensor.ty, x.tensor.ty)));
     }
     let rows = x.tensor.ty.elements() / own;
     let mut dims = vec![rows, out];
     if call.operator.is(OptionField::KeepNumDims) {
         dims = x.dims().to_vec();
-        *dims.last_mut().ok_or_else(|| broken("its input is a scalar".into()))? = out;
+        *dims.last_mut().ok_or_else(|| broken("the input is a scalar".into()))? = out;
     }
     call.check_output(&dims)?;
     match (x.dtype(), w.dtype()) {
@@ -69,19 +69,19 @@ fn fully_connected(call: &OperatorCall) -> Result<Vec<Literal>> {
             }
             call.made(&y)
         }
-        (x, w) => Err(call.unsupported(format_args!("elements of type {x} and weights of type {w}"))),
+        (x, w) => Err(call.unsupported(format_args!("element type {x} and weight type {w}"))),
     }
 }
 
-/// The reference kernel scales sums by a double, not by a fixed-point multiplier.
+/// The reference kernel scales sums with a double, not with a fixed-point multiplier.
 fn integers(call: &OperatorCall, own: usize, out: usize) -> Result<Vec<Literal>> {
     let (x, w, output) = (call.input(0)?, call.input(1)?, call.output()?);
     let ((x_scale, x_zero), (scale, zero)) = (x.tensor.scale()?, output.scale()?);
-    let q = w.tensor.quantization.as_ref().ok_or_else(|| broken("its weights have no scale".into()))?;
+    let q = w.tensor.quantization.as_ref().ok_or_else(|| broken("the weights have no scale".into()))?;
     let (w_zero, per_channel) = match q.scale.len() {
         1 => (w.tensor.scale()?.1, false),
         n if n == out && q.dimension == 0 => (0, true),
-        n => return Err(broken(format!("{n} scales for {out} rows of weights"))),
+        n => return Err(broken(format!("got {n} scales for {out} weight rows"))),
     };
     let factor = |&s: &f32| f64::from(x_scale) * f64::from(s) / f64::from(scale);
     let factors: Vec<f64> = q.scale.iter().map(factor).collect();
@@ -100,10 +100,11 @@ fn integers(call: &OperatorCall, own: usize, out: usize) -> Result<Vec<Literal>>
     call.made(&y)
 }
 
-/// `a: T[…, M, K], b: T[…, K, N] → T[…, M, N]`; leading dimensions are broadcast, either may be transposed.
+/// Computes BATCH_MATMUL, `a: T[…, M, K], b: T[…, K, N] → T[…, M, N]`; leading dimensions broadcast, and either operand
+/// may be transposed.
 fn batch_matmul(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (a, b) = (call.input(0)?, call.input(1)?);
-    let too_few = || broken("a product of less than matrices".into());
+    let too_few = || broken("operands must have at least two dimensions".into());
     let (lead_a, [a0, a1]) = a.dims().split_last_chunk::<2>().ok_or_else(too_few)?;
     let (lead_b, [b0, b1]) = b.dims().split_last_chunk::<2>().ok_or_else(too_few)?;
     let (adj_a, adj_b) = (call.operator.is(OptionField::AdjX), call.operator.is(OptionField::AdjY));
@@ -114,7 +115,7 @@ fn batch_matmul(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (lead_a, lead_b) = (padded(lead_a), padded(lead_b));
     let fits = k == k2 && lead_a.iter().zip(&lead_b).all(|(a, b)| a == b || *a == 1 || *b == 1);
     if !fits {
-        return Err(broken(format!("the product of {} and {}", a.tensor.ty, b.tensor.ty)));
+        return Err(broken(format!("cannot multiply {} and {}", a.tensor.ty, b.tensor.ty)));
     }
     let lead: Vec<usize> = lead_a.iter().zip(&lead_b).map(|(&a, &b)| if a == 1 { b } else { a }).collect();
     let dims = [lead.clone(), vec![m, n]].concat();
@@ -137,7 +138,7 @@ fn batch_matmul(call: &OperatorCall) -> Result<Vec<Literal>> {
             call.made(&y)
         }
         DType::F32 => call.made(&plan.each(a.elements::<f32>()?, b.elements::<f32>()?, dot_f32)),
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
+        other => Err(call.unsupported(format_args!("element type {other}"))),
     }
 }
 
@@ -169,7 +170,7 @@ impl MatrixProducts {
         y
     }
 
-    /// A matrix of a batch as `rows` of `k`; it is stored the other way around where `turned`.
+    /// Returns a matrix of a batch as `rows` of length `k`; it is stored transposed if `turned`.
     fn matrix<T: Copy>(
         &self,
         x: &[T],

@@ -1,30 +1,30 @@
-//! What a row of the table of operators says: number, options, versions, scales and kernel.
+//! Table row of a TFLite operator: schema code, options, versions, scale rule and kernel.
 
 use super::call::OperatorCall;
 use crate::model::{TfliteModel, TfliteOperator, TfliteTensor};
 use crate::op::{OptionField, ScaleRule, TfliteOp};
 use systole_base::{DType, Literal, Result};
 
-/// Computes the outputs of an operator; checks operands, options and the output's shape.
+/// Computes the outputs of an operator; checks operands, options and the output shape.
 pub(crate) type TfliteKernel = fn(&OperatorCall) -> Result<Vec<Literal>>;
 
-/// A row of the table.
+/// Table row.
 pub(crate) struct TfliteOpRow {
     pub op: TfliteOp,
-    /// The union's number of its options; 0: it has none.
+    /// Schema code of its options' union; 0 if it has none.
     pub union: u8,
-    /// Its options: slot in the table, and which.
+    /// Its options: slot in the table, and field.
     pub fields: &'static [(u16, OptionField)],
-    /// Versions for floats and for int8.
+    /// Versions for f32 and int8.
     pub versions: (i32, i32),
-    /// The version of an operator whose options or operands raise it.
+    /// Returns the version if options or operands require a higher one.
     pub version: fn(&OperandTypes) -> i32,
     pub scales: ScaleRule,
     pub kernel: TfliteKernel,
 }
 
-/// Rows of the table and the constants `Op::Name`:
-/// `Name "NAME" number; options union [slot Field, …]; versions float int8 (or rule); Scales; kernel`.
+/// Defines table rows and the constants `Op::Name`: `Name "NAME" number; options union [slot Field, …]; versions float
+/// int8 (or rule); Scales; kernel`.
 macro_rules! operators {
     (@version) => { |t| t.base };
     (@version $version:expr) => { $version };
@@ -55,13 +55,13 @@ macro_rules! operators {
 }
 pub(super) use operators;
 
-/// The types of an operator's tensors, from which its version follows.
+/// Types of an operator's tensors, which determine its version.
 pub(crate) struct OperandTypes<'a> {
     model: &'a TfliteModel,
     pub operator: &'a TfliteOperator,
-    /// Whether it computes with int8.
+    /// Whether it computes in int8.
     pub is_int8: bool,
-    /// The version for that, where nothing raises it.
+    /// Base version for its type.
     pub base: i32,
 }
 
@@ -86,12 +86,12 @@ impl<'a> OperandTypes<'a> {
         self.model.tensors.get(*self.operator.outputs.first()?)
     }
 
-    /// Whether floats are multiplied with int8 weights.
+    /// Whether f32 inputs have int8 weights (dynamic-range quantization).
     pub fn is_hybrid(&self) -> bool {
         !self.is_int8 && is_int8(self.input(1))
     }
 
-    /// Dimensions of the first operand.
+    /// Returns the rank of the first operand.
     pub fn rank(&self) -> usize {
         self.input(0).map_or(0, |t| t.ty.rank())
     }

@@ -1,4 +1,4 @@
-//! Poolings of pictures. What lies outside the picture is left out.
+//! Pooling kernels (MAX_POOL_2D, AVERAGE_POOL_2D). Positions in the padding do not count.
 
 use super::call::OperatorCall;
 use super::op_row::operators;
@@ -14,7 +14,7 @@ operators! {
         options 5 [0 Padding, 1 StrideW, 2 StrideH, 3 FilterW, 4 FilterH, 5 Activation]; versions 1 2; Same; max
 }
 
-/// Windows over `x: T[B, H, W, C]`.
+/// Pooling windows over `x: T[B, H, W, C]`.
 struct PoolWindows {
     batch: usize,
     channels: usize,
@@ -31,7 +31,7 @@ impl PoolWindows {
         Ok(PoolWindows { batch, channels, rows, columns })
     }
 
-    /// Each window folded, and how many places it has inside.
+    /// Reduces each window; also returns its number of positions inside the image.
     fn fold<T: Copy, S: Copy>(&self, x: &[T], start: S, add: impl Fn(S, T) -> S) -> Vec<(S, usize)> {
         let mut y =
             Vec::with_capacity(self.batch * self.rows.positions * self.columns.positions * self.channels);
@@ -59,10 +59,11 @@ impl PoolWindows {
     }
 }
 
-/// The start of a fold, a step with an element, and the result from that and the number of elements.
+/// A reduction: initial value, step with an element, and result from the accumulator and the number of elements.
 type PoolReduction<S> = (S, fn(S, S) -> S, fn(S, S) -> S);
 
-/// `x: T[B, H, W, C] → T[B, H', W', C]`: each window folded, then what is made of that and of its number of places.
+/// Computes `x: T[B, H, W, C] → T[B, H', W', C]`: reduces each window, then maps the result and the number of
+/// positions.
 fn pooled(
     call: &OperatorCall,
     (zero, add, end): PoolReduction<i32>,
@@ -84,11 +85,11 @@ fn pooled(
             let one = |(sum, n): (f32, usize)| end_float(sum, n.max(1) as f32).max(low).min(high);
             call.made(&all.into_iter().map(one).collect::<Vec<f32>>())
         }
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
+        other => Err(call.unsupported(format_args!("element type {other}"))),
     }
 }
 
-/// Means, of integers rounded half away from zero.
+/// Computes averages; integers are rounded half away from zero.
 fn average(call: &OperatorCall) -> Result<Vec<Literal>> {
     let mean = |sum: i32, n| if sum > 0 { sum.wrapping_add(n / 2) / n } else { sum.wrapping_sub(n / 2) / n };
     pooled(call, (0, i32::wrapping_add, mean), (0.0, |s, v| s + v, |sum, n| sum / n))

@@ -1,4 +1,4 @@
-//! Reductions over dimensions.
+//! Reduction kernels: MEAN, SUM, REDUCE_MAX, ARG_MAX.
 
 use super::call::OperatorCall;
 use super::op_row::operators;
@@ -14,7 +14,7 @@ operators! {
     ReduceMax "REDUCE_MAX" 82; options 27 [0 KeepDims]; versions 1 2; Same; |call| reduce(call, TfliteReduction::Max)
 }
 
-/// What becomes of the elements.
+/// Kind of reduction.
 #[derive(Clone, Copy, PartialEq)]
 enum TfliteReduction {
     Mean,
@@ -22,7 +22,7 @@ enum TfliteReduction {
     Max,
 }
 
-/// MEAN, SUM, REDUCE_MAX: `x: T[…] → T[…]` without the axes, or with sizes of 1 there.
+/// Computes MEAN, SUM, REDUCE_MAX, `x: T[…] → T[…]`, without the reduced axes or with size 1.
 fn reduce(call: &OperatorCall, fold: TfliteReduction) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let rank = x.dims().len();
@@ -37,7 +37,7 @@ fn reduce(call: &OperatorCall, fold: TfliteReduction) -> Result<Vec<Literal>> {
     let outputs = call.check_output(&dims)?;
     let n: usize = x.dims().iter().zip(&gone).filter(|(_, g)| **g).map(|(&d, _)| d).product();
     if n == 0 || n > i32::MAX as usize {
-        return Err(broken(format!("a reduction of {n} elements")));
+        return Err(broken(format!("cannot reduce {n} elements")));
     }
     let targets = super::binary::sources(&kept, x.dims());
     match x.dtype() {
@@ -75,14 +75,14 @@ fn reduce(call: &OperatorCall, fold: TfliteReduction) -> Result<Vec<Literal>> {
             }
             call.made(&y)
         }
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
+        other => Err(call.unsupported(format_args!("element type {other}"))),
     }
 }
 
-/// Where the greatest stands along an axis, the first of equals: `x: T[…] → i32[…]` or `i64[…]`.
+/// Computes ARG_MAX, the first index of the maximum along an axis: `x: T[…] → i32[…]` or `i64[…]`.
 fn arg_max(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, axis) = (call.input(0)?, call.input(1)?.indices()?);
-    let &[axis] = &axis[..] else { return Err(broken("it has not one axis".into())) };
+    let &[axis] = &axis[..] else { return Err(broken("the axis must be a scalar".into())) };
     let axis = call.axis(axis, x.dims().len())?;
     let (before, after) = (&x.dims()[..axis], &x.dims()[axis + 1..]);
     call.check_output(&[before, after].concat())?;
@@ -99,6 +99,6 @@ fn arg_max(call: &OperatorCall) -> Result<Vec<Literal>> {
     match call.output()?.ty.dtype {
         DType::I64 => call.made(&y),
         DType::I32 => call.made(&y.iter().map(|&v| v as i32).collect::<Vec<_>>()),
-        other => Err(call.unsupported(format_args!("a result of type {other}"))),
+        other => Err(call.unsupported(format_args!("result type {other}"))),
     }
 }

@@ -1,4 +1,4 @@
-//! Pictures of another size: `x: T[B, H, W, C] → T[B, H', W', C]`.
+//! Image resize kernels (nearest, bilinear): `x: T[B, H, W, C] → T[B, H', W', C]`.
 
 use super::call::{KernelOperand, OperatorCall};
 use super::data_movement::picked;
@@ -18,15 +18,17 @@ fn version(t: &OperandTypes) -> i32 {
     if t.operator.is(OptionField::HalfPixelCenters) { 3 } else { t.base }
 }
 
-/// Operand, its shape, and the new height and width.
+/// Returns the operand, its shape, and the new height and width.
 fn sizes<'a>(call: &OperatorCall<'a>) -> Result<(KernelOperand<'a>, [usize; 4], [usize; 2])> {
     let x = call.input(0)?;
     let [b, h, w, c] = x.of_rank::<4>()?;
     let size = call.input(1)?.indices()?;
-    let &[oh, ow] = &size[..] else { return Err(broken(format!("a size of {size:?}"))) };
+    let &[oh, ow] = &size[..] else {
+        return Err(broken(format!("the size must have two entries, got {size:?}")));
+    };
     let inside = |v: i64| usize::try_from(v).ok().filter(|v| (1..1 << 20).contains(v));
     let found = inside(oh).zip(inside(ow)).filter(|_| (1..1 << 20).contains(&h) && (1..1 << 20).contains(&w));
-    let (oh, ow) = found.ok_or_else(|| broken(format!("{} in the size {size:?}", x.tensor.ty)))?;
+    let (oh, ow) = found.ok_or_else(|| broken(format!("cannot resize {} to {size:?}", x.tensor.ty)))?;
     call.check_output(&[b, oh, ow, c])?;
     Ok((x, [b, h, w, c], [oh, ow]))
 }
@@ -113,11 +115,11 @@ fn bilinear(call: &OperatorCall) -> Result<Vec<Literal>> {
             });
             call.made(&y.iter().map(|&v| v as f32).collect::<Vec<f32>>())
         }
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
+        other => Err(call.unsupported(format_args!("element type {other}"))),
     }
 }
 
-/// A place between two pixels, in 1024ths.
+/// Position between two pixels, in units of 1/1024.
 struct PixelPosition {
     low: usize,
     high: usize,

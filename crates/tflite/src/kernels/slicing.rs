@@ -1,4 +1,4 @@
-//! Parts of tensors: slices, splits, gathered entries, pixels as channels.
+//! Kernels that select parts of tensors: SLICE, STRIDED_SLICE, SPLIT, GATHER, SPACE_TO_DEPTH and others.
 
 use super::call::OperatorCall;
 use super::data_movement::{picked, taken};
@@ -18,7 +18,7 @@ operators! {
     Slice "SLICE" 65; options 48 []; versions 1 2; Same; slice
 }
 
-/// Places of the elements at `indices[d]` of each dimension.
+/// Returns the flat indices of the elements at `indices[d]` of each dimension.
 fn places(dims: &[usize], indices: &[Vec<usize>]) -> Vec<usize> {
     let mut at = vec![0usize];
     let mut stride: usize = dims.iter().product();
@@ -29,18 +29,18 @@ fn places(dims: &[usize], indices: &[Vec<usize>]) -> Vec<usize> {
     at
 }
 
-/// `x`, begin, size; a size of −1 is the rest.
+/// Computes SLICE: `x`, begin, size; size −1 means the rest.
 fn slice(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let (begin, size) = (call.input(1)?.indices()?, call.input(2)?.indices()?);
     if begin.len() != x.dims().len() || size.len() != begin.len() {
-        return Err(broken(format!("a slice of {} dimensions from {}", begin.len(), x.tensor.ty)));
+        return Err(broken(format!("a slice of {} dimensions does not match {}", begin.len(), x.tensor.ty)));
     }
     let mut indices = Vec::new();
     for ((&d, &b), &s) in x.dims().iter().zip(&begin).zip(&size) {
         let end = if s == -1 { d as i64 } else { b.saturating_add(s) };
         if b < 0 || end < b || end > d as i64 {
-            return Err(broken(format!("a slice of {s} from {b} on, of {d}")));
+            return Err(broken(format!("a slice of {s} elements from {b} exceeds {d}")));
         }
         indices.push((b as usize..end as usize).collect::<Vec<_>>());
     }
@@ -48,7 +48,7 @@ fn slice(call: &OperatorCall) -> Result<Vec<Literal>> {
     picked(call, &x, &places(x.dims(), &indices))
 }
 
-/// `x`, begin, end, strides, with the masks of Python's slices.
+/// Computes STRIDED_SLICE: `x`, begin, end, strides, with the masks of Python slices.
 fn strided_slice(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let [begin, end, strides] = [1, 2, 3].map(|n| call.input(n).and_then(|a| a.indices()));
@@ -59,14 +59,14 @@ fn strided_slice(call: &OperatorCall) -> Result<Vec<Literal>> {
     }
     let rank = x.dims().len();
     if begin.len() != rank || end.len() != rank || strides.len() != rank {
-        return Err(broken(format!("a slice of {} dimensions from {}", begin.len(), x.tensor.ty)));
+        return Err(broken(format!("a slice of {} dimensions does not match {}", begin.len(), x.tensor.ty)));
     }
     let bit = |field: OptionField, d: usize| d < 32 && o.int(field) >> d & 1 == 1;
     let (mut indices, mut dims) = (Vec::new(), Vec::new());
     for d in 0..rank {
         let (n, step) = (x.dims()[d] as i64, strides[d]);
         if step == 0 {
-            return Err(broken("a stride of 0".into()));
+            return Err(broken("the stride is 0".into()));
         }
         let limit = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
         let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
@@ -91,7 +91,7 @@ fn strided_slice(call: &OperatorCall) -> Result<Vec<Literal>> {
         let mut at = first;
         while (step > 0 && at < last) || (step < 0 && at > last) {
             let index = usize::try_from(at).ok().filter(|&k| k < x.dims()[d]);
-            chosen.push(index.ok_or_else(|| broken(format!("there is no entry {at} of {n}")))?);
+            chosen.push(index.ok_or_else(|| broken(format!("index {at} is out of range for size {n}")))?);
             at = at.saturating_add(step);
         }
         if !bit(OptionField::ShrinkAxisMask, d) {
@@ -103,14 +103,14 @@ fn strided_slice(call: &OperatorCall) -> Result<Vec<Literal>> {
     picked(call, &x, &places(x.dims(), &indices))
 }
 
-/// The axis, then `x`: equal parts.
+/// Computes SPLIT: the axis, then `x`; equal parts.
 fn split(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (axis, x) = (call.input(0)?.indices()?, call.input(1)?);
-    let &[axis] = &axis[..] else { return Err(broken("it has not one axis".into())) };
+    let &[axis] = &axis[..] else { return Err(broken("the axis must be a scalar".into())) };
     let axis = call.axis(axis, x.dims().len())?;
     let parts = call.operator.outputs.len();
     if parts == 0 || !x.dims()[axis].is_multiple_of(parts) {
-        return Err(broken(format!("{parts} equal parts of {}", x.tensor.ty)));
+        return Err(broken(format!("cannot split into {parts} equal parts: {}", x.tensor.ty)));
     }
     let own = x.dims()[axis] / parts;
     let mut dims = x.dims().to_vec();
@@ -126,7 +126,7 @@ fn split(call: &OperatorCall) -> Result<Vec<Literal>> {
     (0..parts).map(part).collect()
 }
 
-/// Entries of an axis by their numbers.
+/// Computes GATHER: slices of an axis by index.
 fn gather(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, chosen) = (call.input(0)?, call.input(1)?);
     if call.operator.int(OptionField::BatchDims) != 0 {
@@ -138,7 +138,7 @@ fn gather(call: &OperatorCall) -> Result<Vec<Literal>> {
     let n = x.dims()[axis];
     let index = |&k: &i64| {
         let found = usize::try_from(k).ok().filter(|&k| k < n);
-        found.ok_or_else(|| broken(format!("there is no entry {k} among {n}")))
+        found.ok_or_else(|| broken(format!("index {k} is out of range for size {n}")))
     };
     let chosen = chosen.indices()?.iter().map(index).collect::<Result<Vec<usize>>>()?;
     let mut indices: Vec<Vec<usize>> = x.dims().iter().map(|&d| (0..d).collect()).collect();
@@ -146,7 +146,7 @@ fn gather(call: &OperatorCall) -> Result<Vec<Literal>> {
     picked(call, &x, &places(x.dims(), &indices))
 }
 
-/// SPACE_TO_DEPTH and DEPTH_TO_SPACE: blocks of pixels are channels of one.
+/// Computes SPACE_TO_DEPTH and DEPTH_TO_SPACE.
 fn space_and_depth(call: &OperatorCall, to_depth: bool) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let [b, h, w, c] = x.of_rank::<4>()?;
@@ -154,7 +154,7 @@ fn space_and_depth(call: &OperatorCall, to_depth: bool) -> Result<Vec<Literal>> 
     let squared = block.saturating_mul(block);
     let fits = if to_depth { h % block == 0 && w % block == 0 } else { c % squared == 0 };
     if !fits || c == 0 || squared > 1 << 20 {
-        return Err(broken(format!("blocks of {block} of {}", x.tensor.ty)));
+        return Err(broken(format!("block size {block} does not match {}", x.tensor.ty)));
     }
     let [oh, ow, oc] = match to_depth {
         true => [h / block, w / block, c * squared],

@@ -1,4 +1,4 @@
-//! Functions of one operand, element by element: int8 by a table of 256 entries, or by a multiplier and a clamp.
+//! Unary element-wise kernels: int8 with a 256-entry lookup table, or with a multiplier and a clamp.
 
 use super::call::OperatorCall;
 use super::op_row::operators;
@@ -26,10 +26,10 @@ operators! {
     Gelu "GELU" 150; options 116 [0 Approximate]; versions 1 2; Free; gelu
 }
 
-/// One of the operand's and the output's scale and zero point: `(own, own_zero), (scale, zero)`.
+/// Scale and zero point of operand and output: `(own, own_zero), (scale, zero)`.
 type UnaryQuantization = [(f32, i32); 2];
 
-/// `x: T[…] → T[…]`: floats by one function, int8 by what another makes of the scales.
+/// Computes `x: T[…] → T[…]`: f32 with one function, int8 with one that is made from the scales.
 fn mapped<I: Fn(i8) -> i8>(
     call: &OperatorCall,
     float: impl Fn(f32) -> f32,
@@ -43,11 +43,11 @@ fn mapped<I: Fn(i8) -> i8>(
             let of = int8([x.tensor.scale()?, call.output_scale()?]);
             call.made(&x.elements::<i8>()?.iter().map(|&q| of(q)).collect::<Vec<i8>>())
         }
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
+        other => Err(call.unsupported(format_args!("element type {other}"))),
     }
 }
 
-/// A function that goes through floats.
+/// Applies a function of f32; int8 is dequantized and requantized.
 fn function(call: &OperatorCall, of: impl Fn(f32) -> f32) -> Result<Vec<Literal>> {
     mapped(call, &of, |[(own, own_zero), (scale, zero)]| {
         let inverse = 1.0 / scale;
@@ -72,7 +72,7 @@ fn gelu(call: &OperatorCall) -> Result<Vec<Literal>> {
     function(call, |x| 0.5 * x * erfc(x * -std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// 1 − erf x: by the series of erf near 0 and a continued fraction far from it, in doubles.
+/// Computes 1 − erf x in f64: series near 0, continued fraction elsewhere.
 fn erfc(x: f32) -> f32 {
     let x = f64::from(x);
     let a = x.abs();
@@ -90,7 +90,7 @@ fn erfc(x: f32) -> f32 {
     (if x < 0.0 { 2.0 - of_positive } else { of_positive }) as f32
 }
 
-/// RELU and its kin: between the bounds of an activation.
+/// Computes RELU and similar: clamps to an activation's bounds.
 fn clamped(call: &OperatorCall, activation: FusedActivation) -> Result<Vec<Literal>> {
     let (low, high) = activation.bounds();
     mapped(
@@ -124,7 +124,7 @@ fn leaky_relu(call: &OperatorCall) -> Result<Vec<Literal>> {
     )
 }
 
-/// x · relu6(x + 3) / 6, of int8 in 16 bits.
+/// Computes x · relu6(x + 3) / 6; int8 in 16 bits.
 fn hard_swish(call: &OperatorCall) -> Result<Vec<Literal>> {
     mapped(
         call,
@@ -157,7 +157,7 @@ fn hard_swish(call: &OperatorCall) -> Result<Vec<Literal>> {
     )
 }
 
-/// The high half of `2ab` of 16 bits, rounded or cut.
+/// Returns the high half of `2ab` of int16, rounded or truncated.
 fn high_mul_16(a: i16, b: i16, rounded: bool) -> i16 {
     if a == i16::MIN && b == i16::MIN {
         return i16::MAX;

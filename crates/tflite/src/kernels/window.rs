@@ -1,32 +1,32 @@
-//! Windows that slide over pictures: sizes, borders, and which of a window's places lie inside.
+//! Sliding-window geometry: output size, padding, and which window positions are inside the image.
 
 use super::call::OperatorCall;
 use crate::model::broken;
 use crate::op::OptionField;
 use systole_base::Result;
 
-/// How windows move along one dimension.
+/// Window geometry along one dimension.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowStride {
-    /// Pixels.
+    /// Input size in pixels.
     pub size: usize,
-    /// Places of a window.
+    /// Window size.
     pub window: usize,
-    /// From one position to the next.
+    /// Stride between windows.
     pub stride: usize,
-    /// From one place of a window to the next.
+    /// Dilation: distance between elements of a window.
     pub dilation: usize,
-    /// Places before the picture.
+    /// Padding before the image.
     pub before: usize,
-    /// Positions of the window.
+    /// Number of window positions (output size).
     pub positions: usize,
 }
 
 impl WindowStride {
-    /// As the runtime computes it; `same`: as many positions as the strides leave, else whole windows only.
+    /// Computes the geometry like the runtime does; SAME padding if `same`, otherwise VALID.
     ///
     /// # Errors
-    /// When no window fits. Sizes and distances are at least 1.
+    /// If no window fits. Sizes and distances must be at least 1.
     pub fn new(
         size: usize,
         window: usize,
@@ -40,14 +40,14 @@ impl WindowStride {
             false => (size + stride).saturating_sub(effective) / stride,
         };
         if window == 0 || positions == 0 {
-            return Err(broken(format!("a window of {effective} does not fit into {size}")));
+            return Err(broken(format!("window of {effective} exceeds the size {size}")));
         }
         let needed = ((positions - 1) * stride).saturating_add(effective);
         let before = if same { needed.saturating_sub(size) / 2 } else { 0 };
         Ok(WindowStride { size, window, stride, dilation, before, positions })
     }
 
-    /// Where the window's place `k` lies at position `at`; `None`: outside.
+    /// Returns the input index of window element `k` at output position `at`; `None` if it is in the padding.
     #[inline]
     #[must_use]
     pub fn place(&self, at: usize, k: usize) -> Option<usize> {
@@ -55,7 +55,7 @@ impl WindowStride {
     }
 }
 
-/// Rows and columns.
+/// Returns the geometry of rows and columns.
 pub(super) fn slides(
     call: &OperatorCall,
     [h, w]: [usize; 2],
@@ -83,5 +83,5 @@ pub(super) fn slides(
 
 pub(super) fn is_same(call: &OperatorCall) -> Result<bool> {
     let padding = call.operator.int(OptionField::Padding);
-    call.operator.is_same().ok_or_else(|| broken(format!("its padding is {padding}")))
+    call.operator.is_same().ok_or_else(|| broken(format!("unknown padding {padding}")))
 }

@@ -1,4 +1,4 @@
-//! Models of one operator that our writer makes, and what they are given: in floats, in int8, and mixed.
+//! Single-operator models with inputs for the reference tests: float, int8 and mixed.
 
 use systole_base::rng::RandomStream;
 use systole_base::{DType, Literal};
@@ -6,14 +6,14 @@ use systole_tflite::{
     FusedActivation, OptionField, TfliteModel, TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor,
 };
 
-/// A model of one operator, and what it is given.
+/// A model of one operator, and its inputs.
 pub struct Case {
     pub name: String,
     pub model: TfliteModel,
     pub inputs: Vec<Literal>,
 }
 
-/// Draws constants, scales and inputs.
+/// Generates random constants, scales and inputs.
 struct Draw(RandomStream);
 
 impl Draw {
@@ -28,14 +28,14 @@ impl Draw {
         Literal::from_slice(shape, &(0..n).map(|_| self.0.range(-3.0, 3.0)).collect::<Vec<f32>>()).unwrap()
     }
 
-    /// From 0.005 to 0.1, and any zero point.
+    /// Returns a scale from 0.005 to 0.1, and any zero point.
     fn scheme(&mut self) -> TfliteQuantization {
         let zero = self.0.below(256) as i32 - 128;
         TfliteQuantization::per_tensor(self.0.range(0.005, 0.1), zero)
     }
 }
 
-/// What an operand is.
+/// Kind of operand.
 enum Kind {
     Given,
     Weights { dimension: Option<usize> },
@@ -43,7 +43,7 @@ enum Kind {
     Ints(Vec<i32>),
 }
 
-/// What the steps of a bias follow from.
+/// Scales that determine a bias's scale.
 #[derive(Default)]
 struct Scales {
     input: f32,
@@ -134,7 +134,7 @@ impl Builder {
     }
 }
 
-/// An operator on drawn operands.
+/// Returns an operator with random operands.
 fn case(
     seed: u64,
     name: &str,
@@ -185,7 +185,7 @@ fn conv(of: TfliteOp, valid: bool, stride: usize, act: FusedActivation) -> Tflit
         .with(OptionField::Activation, act.code())
 }
 
-/// All of them.
+/// Returns all cases.
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     for float in [false, true] {
@@ -501,7 +501,7 @@ fn shapes(all: &mut Vec<Case>, float: bool) {
     );
 }
 
-/// Floats on weights of int8.
+/// Adds cases of floats with int8 weights.
 fn hybrid(all: &mut Vec<Case>) {
     let mut add =
         |name: &str, shapes: [&[usize]; 3], output: &[usize], per: Option<usize>, o: TfliteOperator| {
@@ -527,7 +527,7 @@ fn hybrid(all: &mut Vec<Case>) {
     add("depthwise_hybrid", [&[1, 7, 6, 5], &[1, 3, 3, 5], &[5]], &[1, 7, 6, 5], Some(3), depthwise);
 }
 
-/// An operator over all 256 integers.
+/// Returns an operator over all 256 integers.
 fn every(op: TfliteOperator, name: &str, x: TfliteQuantization, y: TfliteQuantization) -> Case {
     let values: Vec<i8> = (-128..=127).collect();
     let shape = [1, 256];
@@ -591,7 +591,7 @@ fn conversions(all: &mut Vec<Case>) {
     });
 }
 
-/// LOG of floats, of which some are negative, and over all integers from 0 on.
+/// Adds LOG of floats, some negative, and of all integers from 0 on.
 fn logarithms(all: &mut Vec<Case>) {
     let mut draw = Draw(RandomStream::new(901, 7, 0));
     let float = |name: &str| TfliteTensor::new(name, [1, 200], DType::F32);

@@ -1,4 +1,4 @@
-//! Weights by the layers of a file of Keras, whose order in a layer is ours; and by our own names.
+//! Maps weights by the layers of a Keras file, whose weight order matches, or by Systole weight paths.
 
 use crate::weight_mapping::{WeightPart, WeightRule, is_weight};
 use std::collections::{HashMap, HashSet};
@@ -6,17 +6,17 @@ use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::LayerLowering;
 use systole_nn::Model;
 
-/// A layer of a file with the paths of its arrays, in Keras's order.
+/// A layer of a Keras file with the paths of its arrays, in order.
 #[derive(Debug)]
 pub(crate) struct KerasLayerWeights {
-    /// Its name in the model, where the file says it.
+    /// Layer name in the model, if the file contains it.
     pub name: Option<String>,
-    /// Its group: the class in snake case, numbered.
+    /// Group: the class in snake case, numbered.
     pub group: String,
     pub arrays: Vec<String>,
 }
 
-/// A layer of ours: name, group in Keras's files, class, its weights with their shapes.
+/// A layer of the model: name, group in Keras files, class, and its weights with their shapes.
 struct TargetLayer<'a> {
     name: &'a str,
     group: String,
@@ -24,7 +24,7 @@ struct TargetLayer<'a> {
     weights: Vec<(&'a str, Vec<usize>)>,
 }
 
-/// The layers of a model, each once, with Keras's groups: the class in snake case, numbered.
+/// Returns a model's distinct layers with their Keras groups (class in snake case, numbered).
 fn layers(model: &Model) -> Vec<TargetLayer<'_>> {
     let mut counts: HashMap<String, usize> = HashMap::new();
     let (mut found, mut seen) = (Vec::new(), HashSet::new());
@@ -45,10 +45,10 @@ fn layers(model: &Model) -> Vec<TargetLayer<'_>> {
     found
 }
 
-/// Rules for a model from a file's layers: by their names, or, where those are of another session, by their groups.
+/// Returns the rules for a Keras file's layers: by name, or by group if the names are from another session.
 ///
 /// # Errors
-/// When a layer of the model is not in the file, or has another number of arrays there.
+/// If a layer is missing in the file, or has a different number of arrays.
 pub(crate) fn rules(
     model: &Model,
     file: &[KerasLayerWeights],
@@ -67,18 +67,17 @@ pub(crate) fn rules(
             let what = format!("the file has no layer {} ({})", layer.name, layer.group);
             Error::new(ErrorKind::Data, what)
                 .because(format!("it has {}", there.join(", ")))
-                .hint("name the model that these weights are of with --model")
+                .hint("pass the matching model with --model")
         })?;
         let paths: Vec<&String> = found.arrays.iter().filter(|p| numbers.contains(p.as_str())).collect();
         if paths.len() != layer.weights.len() {
             let what = format!(
-                "layer {} has {} arrays in the file, and {} weights in the model",
+                "layer {} has {} arrays in the file, but {} weights in the model",
                 layer.name,
                 paths.len(),
                 layer.weights.len()
             );
-            return Err(Error::new(ErrorKind::Data, what)
-                .hint("name the model that these weights are of with --model"));
+            return Err(Error::new(ErrorKind::Data, what).hint("pass the matching model with --model"));
         }
         let pairs = layer.weights.iter().zip(paths);
         all.extend(pairs.map(|((ours, dims), path)| {
@@ -88,10 +87,10 @@ pub(crate) fn rules(
     Ok(all)
 }
 
-/// Groups of layers in a file, each with the layer's name.
+/// Layer groups of a file, each with the layer's name.
 pub(crate) type LayerGroups = Vec<(String, String)>;
 
-/// Rules for a file that is written, and the groups of all layers with their names.
+/// Returns the rules for writing a file, and the groups of all layers with their names.
 pub(crate) fn written(model: &Model) -> Result<(Vec<WeightRule>, LayerGroups)> {
     let (mut rules, mut groups) = (Vec::new(), Vec::new());
     for layer in layers(model) {
@@ -113,13 +112,13 @@ pub(crate) fn written(model: &Model) -> Result<(Vec<WeightRule>, LayerGroups)> {
     Ok((rules, groups))
 }
 
-/// The groups of layers that keep the state of random numbers in Keras's files.
+/// Returns the groups of layers with a random seed state in Keras files.
 pub(crate) fn dropping(model: &Model) -> Vec<String> {
     let layers = layers(model).into_iter().filter(|l| l.layer.class_name().ends_with("Dropout"));
     layers.map(|l| format!("layers/{}", l.group)).collect()
 }
 
-/// Where Keras keeps a weight within its layer.
+/// Returns the subgroup in which Keras stores a weight.
 fn part(layer: &dyn systole_nn::Layer, first: &str) -> &'static str {
     match (layer.lowering(), first) {
         (Ok(LayerLowering::Recurrent(_)), _) => "cell",
@@ -131,7 +130,7 @@ fn part(layer: &dyn systole_nn::Layer, first: &str) -> &'static str {
     }
 }
 
-/// Rules where every weight stands in the file under its own path, as Systole's model files have it.
+/// Returns the rules if the file contains every weight under its Systole path.
 pub(crate) fn ours(model: &Model, theirs: &[(String, Literal)]) -> Option<Vec<WeightRule>> {
     let names: HashSet<&str> = theirs.iter().map(|(n, _)| n.as_str()).collect();
     let rule = |path: &str, dims: &[usize]| {

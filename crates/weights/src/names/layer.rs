@@ -1,23 +1,23 @@
-//! The weights of a layer as PyTorch's module of that kind has them: names, layouts, order of gates.
+//! Maps a layer's weights to the corresponding PyTorch module: names, layouts, gate order.
 
 use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
 use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Layer, LayerLowering, LayerNode, Model, NodeInput, WeightLayout, WeightRole};
 
-/// A model's layers with the shapes of their weights.
+/// A model's layers with their weight shapes.
 pub(crate) struct ModelLayers<'a> {
     model: &'a Model,
     shapes: HashMap<String, Vec<usize>>,
 }
 
-/// A layer with what its rules need to know.
+/// A layer with the information its rules need.
 pub(crate) struct LayerInfo<'a> {
     pub name: &'a str,
     pub class: &'static str,
     layer: &'a dyn Layer,
     shapes: &'a HashMap<String, Vec<usize>>,
-    /// Height, width and channels that were flattened before it.
+    /// Height, width and channels of a preceding Flatten.
     flattened: Option<[usize; 3]>,
 }
 
@@ -27,7 +27,7 @@ impl<'a> ModelLayers<'a> {
         ModelLayers { model, shapes: shapes.collect() }
     }
 
-    /// Layers that have weights, in the model's order, each once.
+    /// Returns the distinct layers with weights, in model order.
     pub(crate) fn weighted(&self) -> Vec<LayerInfo<'_>> {
         let nodes = &self.model.architecture().nodes;
         let mut found: Vec<LayerInfo<'_>> = Vec::new();
@@ -47,7 +47,7 @@ impl<'a> ModelLayers<'a> {
         found
     }
 
-    /// What a Flatten right before layer `i` had: PyTorch flattens channels first.
+    /// Returns the input shape of a Flatten right before layer `i`, since PyTorch flattens channels first.
     fn flattened(&self, nodes: &[LayerNode], mut i: usize) -> Option<[usize; 3]> {
         loop {
             let [NodeInput::Layer(before)] = nodes.get(i)?.inputs[..] else { return None };
@@ -86,7 +86,7 @@ impl LayerInfo<'_> {
         self.shapes.get(&format!("{}/{weight}", self.name)).map(Vec::as_slice)
     }
 
-    /// `our weight ← theirs`; the shape there is made from ours.
+    /// Returns the rule `weight ← theirs`; the external shape follows from the weight's.
     fn rule(
         &self,
         role: &WeightRole,
@@ -100,10 +100,10 @@ impl LayerInfo<'_> {
         Some(WeightRule::of(&format!("{}/{}", self.name, role.name), ours, part))
     }
 
-    /// The rules of this layer, whose names there begin with `prefix`: `features.0.`, or nothing.
+    /// Returns the rules of this layer for external names that start with `prefix`: `features.0.`, or empty.
     ///
     /// # Errors
-    /// When PyTorch has no layer of that kind whose weights are known.
+    /// If no PyTorch layer with known weights corresponds to it.
     pub(crate) fn rules(&self, prefix: &str) -> Result<Vec<WeightRule>> {
         let rules: Vec<WeightRule> =
             self.layer.weight_roles().iter().filter_map(|role| self.of_role(role, prefix)).collect();
@@ -113,13 +113,13 @@ impl LayerInfo<'_> {
     }
 
     fn unknown(&self) -> Error {
-        let what = format!("layer {}: {} has no counterpart in PyTorch that is known", self.name, self.class);
+        let what = format!("layer {}: {} has no known counterpart in PyTorch", self.name, self.class);
         Error::new(ErrorKind::Config, what)
-            .because("its weights there have other shapes, or there is no such module")
-            .hint("Keras's files hold every layer: --format keras")
+            .because("its weights have other shapes in PyTorch, or there is no such module")
+            .hint("use --format keras, which supports every layer")
     }
 
-    /// The rule of a weight; `None` where the layer has none of that name.
+    /// Returns the rule of a weight; `None` if the layer has no weight of that name.
     fn of_role(&self, role: &WeightRole, prefix: &str) -> Option<WeightRule> {
         let ours = self.shape(&role.name)?;
         let theirs = format!("{prefix}{}", role.torch);
@@ -130,7 +130,7 @@ impl LayerInfo<'_> {
             }
             (WeightLayout::Transposed, [a, b]) => (vec![*b, *a], permuted([1, 0])),
             (WeightLayout::Dense, [rows, units]) => (vec![*units, *rows], self.dense(*rows, *units)),
-            // A transposed one has in and out the other way round on both sides.
+            // In a transposed convolution in and out are swapped on both sides.
             (WeightLayout::Convolution, [window @ .., i, o]) => {
                 let order = (2..window.len() + 2).chain([1, 0]).collect();
                 ([&[*o, *i], window].concat(), vec![LayoutStep::Transpose(order)])
@@ -184,7 +184,7 @@ impl LayerInfo<'_> {
         }
     }
 
-    /// PyTorch has two biases, which are added where the layer has one.
+    /// Adds PyTorch's two biases if the layer has one.
     fn gate_biases(
         &self,
         role: &WeightRole,
@@ -203,7 +203,7 @@ impl LayerInfo<'_> {
         WeightRule { ours, shape: shape.to_vec(), parts: vec![first, second] }
     }
 
-    /// How many heads, for rules of other files.
+    /// Returns the number of attention heads.
     pub(crate) fn heads(&self) -> usize {
         match self.layer.lowering() {
             Ok(LayerLowering::Attention { heads, .. } | LayerLowering::TransformerBlock { heads, .. }) => {

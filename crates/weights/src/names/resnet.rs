@@ -1,7 +1,7 @@
-//! ResNets as torchvision and Hugging Face have them: names, and an architecture that strides where they do.
+//! Maps weights of torchvision's and Hugging Face's ResNets: names, and an architecture with the same strides.
 //!
-//! Keras's ResNet50 strides in a block's first convolution and adds biases; theirs ("v1.5") strides in the 3×3 and has
-//! none. So their weights need their own layers, under Keras's names.
+//! Keras's ResNet50 strides in a block's first convolution and adds biases; these ("v1.5") stride in the 3×3
+//! convolution and have none. So they need their own architecture, with Keras's layer names.
 
 use super::layer::{LayerInfo, ModelLayers};
 use crate::weight_mapping::WeightRule;
@@ -13,15 +13,15 @@ use systole_nn::layers::{
 };
 use systole_nn::{Architecture, Symbol, any_input};
 
-/// Whose names a file has.
+/// Naming scheme of a ResNet file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum ResNetNaming {
     Torchvision,
-    /// With what stands before every name.
+    /// With the common name prefix.
     HuggingFace(&'static str),
 }
 
-/// Whether these are the weights of a ResNet.
+/// Returns the naming scheme if the tensors are a ResNet's.
 pub(crate) fn style(theirs: &[(String, Literal)]) -> Option<ResNetNaming> {
     let has = |name: &str| theirs.iter().any(|(n, _)| n == name);
     if has("conv1.weight") && has("layer1.0.conv1.weight") && has("layer1.0.bn1.weight") {
@@ -71,10 +71,10 @@ fn hugging_face(prefix: &str, stack: usize, block: usize, k: usize) -> String {
     if k == 0 { format!("{at}.shortcut") } else { format!("{at}.layer.{}", k - 1) }
 }
 
-/// Their layers, by the tensors that are there, and the input that they are made for.
+/// Derives the layers from the tensors, and the input type.
 ///
 /// # Errors
-/// When the file lacks the head or the stem, or has no block.
+/// If the head or the stem is missing, or there is no block.
 pub(crate) fn architecture(
     theirs: &[(String, Literal)],
     style: ResNetNaming,
@@ -88,7 +88,9 @@ pub(crate) fn architecture(
     let [stem, _] = style.stem();
     let (width, channels) = match shape(format!("{stem}.weight"))?[..] {
         [width, channels, 7, 7] => (width, channels),
-        ref other => return Err(odd(&format!("{stem}.weight is {other:?}, not [width, channels, 7, 7]"))),
+        ref other => {
+            return Err(odd(&format!("{stem}.weight has shape {other:?}, expected [width, channels, 7, 7]")));
+        }
     };
     let image = any_input("image");
     let x = image.apply(zero_padding2d(3).name("conv1_pad"));
@@ -117,18 +119,18 @@ pub(crate) fn architecture(
 }
 
 fn lacks(name: &str) -> Error {
-    odd(&format!("it lacks {name}"))
+    odd(&format!("{name} is missing"))
 }
 
 fn odd(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "the file's names are those of a ResNet, but it is no whole one")
+    Error::new(ErrorKind::Data, "the tensor names are a ResNet's, but it is incomplete")
         .because(why)
-        .hint("name the model that these weights are of with --model")
+        .hint("pass the matching model with --model")
 }
 
 struct ResNetBlock {
     filters: usize,
-    /// Filters of the third convolution of a bottleneck.
+    /// Filters of a bottleneck's third convolution.
     wide: Option<usize>,
     strides: usize,
     projects: bool,
@@ -172,16 +174,16 @@ fn relu(name: &str) -> LayerSpec {
     activation("relu").name(name)
 }
 
-/// Whether a model's layers are named as Keras's ResNets.
+/// Whether a model has the layer names of Keras's ResNets.
 pub(crate) fn is_one(model: &Model) -> bool {
     let has = |name: &str| model.architecture().nodes.iter().any(|n| n.name == name);
     has("conv1_conv") && has("conv2_block1_1_conv") && has("predictions")
 }
 
-/// Rules for all layers of a ResNet.
+/// Returns the rules for all layers of a ResNet.
 ///
 /// # Errors
-/// When it has a layer whose name is none of Keras's.
+/// If a layer does not have a name of Keras's ResNets.
 pub(crate) fn rules(model: &Model, style: ResNetNaming) -> Result<Vec<WeightRule>> {
     let layers = ModelLayers::of(model);
     let mut all = Vec::new();

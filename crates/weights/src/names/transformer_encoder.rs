@@ -1,17 +1,17 @@
-//! Blocks of Hugging Face's encoders, BERT and ViT: `Linear` layers of query, key, value and output.
+//! Maps weights of Hugging Face's encoder blocks (BERT, ViT): `Linear` layers for query, key, value and output.
 
 use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
 use systole_ir::{Error, ErrorKind, Literal};
 
-/// What the parts of a block are called.
+/// External names of an encoder block's parts.
 pub(crate) struct EncoderBlockNames {
-    /// What stands before query, key and value.
+    /// Prefix of query, key and value.
     pub attention: &'static str,
-    /// Weights of ours outside of the attention, without their last part, and what they are called.
+    /// Weights outside attention, without their last component, and their external names.
     pub parts: [(&'static str, &'static str); 5],
 }
 
-/// `weight ← at(theirs)`, of a Dense layer of ours.
+/// Returns the rule of a Dense layer's weight.
 pub(crate) fn dense(path: &str, dims: &[usize], theirs: String) -> WeightRule {
     let turned = [dims[1], dims[0]];
     WeightRule::of(path, dims, WeightPart::new(theirs, &turned, vec![LayoutStep::Transpose(vec![1, 0])]))
@@ -22,7 +22,7 @@ pub(crate) fn same(path: &str, dims: &[usize], theirs: String) -> WeightRule {
 }
 
 impl EncoderBlockNames {
-    /// The rule of a weight of a block: `self_attention/query/kernel`.
+    /// Returns the rule of a block's weight: `self_attention/query/kernel`.
     pub(crate) fn rule(&self, path: &str, weight: &str, dims: &[usize], at: &str) -> Option<WeightRule> {
         let (part, kind) = weight.rsplit_once('/')?;
         let head = part.strip_prefix("self_attention/").filter(|name| *name != "attention_output");
@@ -45,7 +45,7 @@ impl EncoderBlockNames {
         })
     }
 
-    /// `[heads · width, in] → [in, heads, width]`.
+    /// Maps a projection: `[heads · width, in] → [in, heads, width]`.
     fn projection(&self, path: &str, kind: &str, dims: &[usize], theirs: &str) -> Option<WeightRule> {
         let reshaped = LayoutStep::Reshape(dims.to_vec());
         let part = match (kind, dims) {
@@ -62,15 +62,15 @@ impl EncoderBlockNames {
     }
 }
 
-/// The shape of a tensor that must be there.
+/// Returns the shape of a required tensor.
 pub(crate) fn shape_of<const N: usize>(theirs: &[(String, Literal)], name: &str) -> Option<[usize; N]> {
     let found = theirs.iter().find(|(n, _)| n == name)?;
     found.1.shape().dims().try_into().ok()
 }
 
-/// Says why the weights of a family cannot be built here.
+/// Returns an error about weights of a family that cannot be built.
 pub(crate) fn odd(family: &str, why: &str) -> Error {
-    Error::new(ErrorKind::Data, format!("the weights are not those of a {family} that can be built here"))
+    Error::new(ErrorKind::Data, format!("cannot build a {family} from these weights"))
         .because(why)
-        .hint("build the model here (a TOML file with its layers) and give the weights to it with --model")
+        .hint("define the model in a TOML file and pass it with --model")
 }

@@ -1,4 +1,4 @@
-//! Predictions of quantised graphs, beside those of the same layers in floats.
+//! Benchmarks predictions of int8 quantized models, or of the same layers in float.
 
 use super::measure::{BenchTiming, measure, timed};
 use super::model::{count, of_draft};
@@ -10,15 +10,15 @@ use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::{Batch, Model};
 use systole_quant::{Calibration, QuantizeOptions, lower, quantize, quantized};
 
-/// Samples that tell the ranges: enough for a speed, not for an accuracy.
+/// Number of calibration samples: enough to measure speed, not accuracy.
 const CALIBRATED: usize = 2;
 
-/// A batch through an application's graph of int8, or in another precision through its layers.
+/// Measures a batch on an application's int8 graph, or on its layers in another precision.
 pub(super) fn predict(name: &str, precision: &str, time: Duration) -> Result<BenchTiming> {
     of(draft(name)?, precision, time)
 }
 
-/// The preset of a language model, or an application with the data of ResNet-50's preset.
+/// Configuration of a language model preset, or of an application with the data of the ResNet-50 preset.
 fn draft(name: &str) -> Result<ConfigDraft> {
     if name == "gpt2-small" {
         return ConfigDraft::preset(name);
@@ -46,7 +46,7 @@ fn of(draft: ConfigDraft, precision: &str, time: Duration) -> Result<BenchTiming
     Ok(BenchTiming { flops, items, compile_ms, ..m })
 }
 
-/// The layers as a graph of int8, and the batch's samples as it takes them.
+/// Quantizes the layers to an int8 graph, and the batch's samples to its input type.
 fn graph(model: &Model, batch: &Batch) -> Result<(systole_tflite::TfliteModel, Vec<Literal>)> {
     let none = || Error::new(ErrorKind::Bug, "the batch has no input");
     let samples = tflite::rows(batch.inputs.first().ok_or_else(none)?)?;

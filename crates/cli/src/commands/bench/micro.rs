@@ -1,4 +1,4 @@
-//! Single operations: matrix products, and element-wise work on arrays larger than the caches.
+//! Microbenchmarks: matrix products (GEMM) and element-wise ops on arrays larger than the caches.
 
 use super::measure::{BenchTiming, measure, timed};
 use super::workload::ElementwiseWorkload;
@@ -7,13 +7,13 @@ use systole_ir::{DType, Dims, Literal, Result, Tensor, TensorType, rng};
 use systole_nn::optimizer::{UpdateInputs, adam};
 use systole_runtime::{Buffer, DeviceId, Params, TensorTree, backend};
 
-/// Elements of each array of the element-wise workloads: 64 MiB in f32.
+/// Elements per array of the element-wise workloads: 64 MiB in f32.
 const ELEMENTS: usize = 1 << 24;
-/// Length of the rows that are reduced.
+/// Row length of the row reductions.
 const ROW: usize = 1024;
 
-/// `a: T[n, n], b: T[n, n] → T[n, n]`, int8 to i32. All operands lie in memory as programs keep them: a kernel that
-/// packs them first does so in each step.
+/// Measures `a: T[n, n], b: T[n, n] → T[n, n]` (int8 → i32). The operands are unpacked, so a kernel that packs them
+/// does so in each step.
 pub(super) fn gemm(n: usize, precision: &str, time: Duration) -> Result<BenchTiming> {
     let dtype = match precision {
         "float32" => DType::F32,
@@ -25,7 +25,7 @@ pub(super) fn gemm(n: usize, precision: &str, time: Duration) -> Result<BenchTim
     let ty = TensorType::new(dtype, [n, n]);
     let f = systole::jit(move |(_, a, b): (Tensor, Tensor, Tensor)| product(&a, &b, sum)).named("gemm");
     let inputs = (on_device(&ty, 1)?, on_device(&ty, 2)?);
-    // The result goes into an array that is given away: no step asks the system for memory.
+    // The output buffer is donated, so that no step allocates memory.
     let mut out = zeros_on_device(&ty.with_dtype(sum))?;
     let spare = zeros_on_device(&ty.with_dtype(sum))?;
     let args = |out| (out, inputs.0.clone(), inputs.1.clone());
@@ -50,7 +50,7 @@ fn product(a: &Tensor, b: &Tensor, sum: DType) -> Tensor {
     a.builder().emit(op, &[a, b]).remove(0)
 }
 
-/// GB/s of the least traffic: what must be read once and written once.
+/// Measures the bandwidth of an element-wise workload: minimum bytes read and written per second.
 pub(super) fn elementwise(kind: ElementwiseWorkload, precision: &str, time: Duration) -> Result<BenchTiming> {
     let dtype = match precision {
         "mixed_bfloat16" => DType::BF16,
@@ -67,7 +67,7 @@ pub(super) fn elementwise(kind: ElementwiseWorkload, precision: &str, time: Dura
     }
 }
 
-/// As the layer of that name computes it, over the last dimension.
+/// Layer normalization over the last dimension, as the layer computes it.
 fn layer_norm(x: &Tensor) -> Tensor {
     let last = [x.rank() - 1];
     let wide = |t: Tensor| t.broadcast_except(x.shape(), &last);
@@ -77,7 +77,7 @@ fn layer_norm(x: &Tensor) -> Tensor {
     (&centred * wide((variance + 1e-3).rsqrt())).convert(x.dtype())
 }
 
-/// `f(x: T[rows, ROW]) → T[rows, ROW]`, one array read and one written.
+/// Measures `f(x: T[rows, ROW]) → T[rows, ROW]`: one array read, one written.
 fn mapped(dtype: DType, time: Duration, f: fn(&Tensor) -> Tensor) -> Result<BenchTiming> {
     let ty = TensorType::new(dtype, [ELEMENTS / ROW, ROW]);
     let f = systole::jit(move |(_, x): (Tensor, Tensor)| f(&x)).named("elementwise").flush_denormals(true);
@@ -93,7 +93,7 @@ fn mapped(dtype: DType, time: Duration, f: fn(&Tensor) -> Tensor) -> Result<Benc
     Ok(BenchTiming { flops: program.report().flops, bytes, compile_ms, ..m })
 }
 
-/// Parameters, gradients and two slots are read; parameters and slots are written in place.
+/// Measures an Adam update: reads parameters, gradients and two slots; writes parameters and slots in place.
 fn adam_update(time: Duration) -> Result<BenchTiming> {
     type Args = (Params, Params, Params, Tensor, Tensor);
     let optimizer = adam(1e-3);
@@ -123,7 +123,7 @@ fn adam_update(time: Duration) -> Result<BenchTiming> {
     Ok(BenchTiming { flops: program.report().flops, bytes, compile_ms, ..m })
 }
 
-/// Drawn values: floats from −1 to 1, int8 from −128 to 127.
+/// Random values on the device: floats in [−1, 1), int8 from −128 to 127.
 fn on_device(ty: &TensorType, seed: u64) -> Result<Buffer> {
     let n = ty.elements();
     let word = |i: usize| rng::mix(rng::mix(seed) ^ i as u64);

@@ -1,4 +1,4 @@
-//! The workloads by name, and the measurements that names on the command line ask for.
+//! Benchmark workloads by name, and the measurements that command-line names expand to.
 
 use crate::models::command_target::{is_path, missing};
 use std::path::Path;
@@ -10,11 +10,11 @@ use systole_nn::did_you_mean::suggestion;
 /// One measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct BenchItem {
-    /// Its name: `mlp`, `gemm-2048`, a file's path.
+    /// Name: `mlp`, `gemm-2048` or a file path.
     pub(super) name: String,
-    /// Element types: a policy, or for gemm a type.
+    /// Precision policy, or for gemm the element type.
     pub(super) precision: String,
-    /// What to do.
+    /// Workload to run.
     pub(super) work: Workload,
 }
 
@@ -24,18 +24,18 @@ impl std::fmt::Display for BenchItem {
     }
 }
 
-/// What is measured.
+/// Kind of workload.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Workload {
     /// Training steps of a preset or TOML file.
     Train(String),
     /// Predictions of a preset's model.
     Predict(String),
-    /// Predictions of an application's quantised graph, or of its layers.
+    /// Predictions of an application's quantized graph, or of its layers.
     Int8(&'static str),
     /// A product of n × n matrices.
     Gemm(usize),
-    /// Element-wise work and row reductions on arrays larger than the caches.
+    /// Element-wise ops and row reductions on arrays larger than the caches.
     Elementwise(ElementwiseWorkload),
 }
 
@@ -48,7 +48,7 @@ pub(super) enum ElementwiseWorkload {
     LayerNorm,
 }
 
-/// What a result is told in.
+/// Unit of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ThroughputUnit {
     MsPerStep,
@@ -59,7 +59,7 @@ pub(super) enum ThroughputUnit {
 }
 
 impl Workload {
-    /// The unit of its value.
+    /// Unit in which the workload's result is reported.
     pub(super) fn unit(&self) -> ThroughputUnit {
         match self {
             Workload::Train(name) | Workload::Predict(name) => match name.as_str() {
@@ -74,7 +74,7 @@ impl Workload {
         }
     }
 
-    /// The precisions that are measured where none is asked for, and all that may be asked for.
+    /// Returns the default precisions and all supported precisions.
     fn precisions(&self) -> (&'static [&'static str], &'static [&'static str]) {
         match self {
             Workload::Gemm(_) => {
@@ -91,7 +91,7 @@ impl Workload {
 const GEMM_TYPES: [&str; 3] = ["float32", "bfloat16", "int8"];
 const GEMM_SIZES: [usize; 4] = [512, 1024, 2048, 4096];
 
-/// Names that stand for several measurements, beside those of [`single`].
+/// Workload names that may expand to several measurements; see also [`single`].
 const WORKLOADS: [&str; 13] = [
     "fashion-cnn",
     "mlp",
@@ -108,7 +108,7 @@ const WORKLOADS: [&str; 13] = [
     "elementwise",
 ];
 
-/// Presets whose samples have the shapes of what is in the files.
+/// Presets whose sample shapes depend on the user's files.
 const OF_FILES: [&str; 2] = ["table", "tfrecord"];
 
 const KINDS: [(&str, ElementwiseWorkload); 4] = [
@@ -118,7 +118,7 @@ const KINDS: [(&str, ElementwiseWorkload); 4] = [
     ("elementwise-layernorm", ElementwiseWorkload::LayerNorm),
 ];
 
-/// The measurements that names ask for; all workloads where there are none.
+/// Expands names to measurements; all workloads if there are no names.
 pub(super) fn items(names: &[String], precision: Option<&str>) -> Result<Vec<BenchItem>> {
     let all: Vec<String> = WORKLOADS.map(String::from).to_vec();
     let mut items = Vec::new();
@@ -141,27 +141,27 @@ pub(super) fn items(names: &[String], precision: Option<&str>) -> Result<Vec<Ben
     Ok(items)
 }
 
-/// The precision that a file or preset says itself. What is wrong with a file is told where it is measured.
+/// Returns the precision set in a file or preset. Errors in the file are reported when it is measured.
 fn own_precision(work: &Workload) -> Option<String> {
     let Workload::Train(target) = work else { return None };
     let draft = if is_file(target) { ConfigDraft::read(target) } else { ConfigDraft::preset(target) };
     Some(draft.ok()?.finish().ok()?.compile.precision)
 }
 
-/// Whether a target is a TOML file, by its name.
+/// Whether a name ends in `.toml`.
 pub(super) fn is_file(target: &str) -> bool {
     target.to_lowercase().ends_with(".toml")
 }
 
 fn known<'a>(name: &str, precision: &str, possible: &[&'a str]) -> Result<&'a str> {
     possible.iter().copied().find(|p| *p == precision).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("{name} has no precision `{precision}`"))
+        Error::new(ErrorKind::Config, format!("{name} does not support precision `{precision}`"))
             .at("--precision")
             .hint(suggestion(precision, possible))
     })
 }
 
-/// What a name stands for.
+/// Expands a name to its workloads.
 fn works(name: &str) -> Result<Vec<(String, Workload)>> {
     let one = |work: Workload| Ok(vec![(name.to_string(), work)]);
     let gemm = |n: usize| (format!("gemm-{n}"), Workload::Gemm(n));
@@ -186,19 +186,20 @@ fn works(name: &str) -> Result<Vec<(String, Workload)>> {
         "mobilenet-int8" => one(Workload::Int8("mobilenet")),
         "gpt2-small-int8" => one(Workload::Int8("gpt2-small")),
         preset if WORKLOADS.contains(&preset) => one(Workload::Train(preset.into())),
-        own if OF_FILES.contains(&own) => Err(Error::new(
-            ErrorKind::Config,
-            format!("{own} is a recipe for files of any columns and fields"),
-        )
-        .because("the shapes of its samples are those of your files")
-        .hint("measure training itself: systole train FILES; or reading: systole data bench FILES")),
+        own if OF_FILES.contains(&own) => {
+            Err(Error::new(ErrorKind::Config, format!("cannot benchmark the preset {own} without files"))
+                .because("its sample shapes depend on the columns and fields of your files")
+                .hint(
+                    "measure training with `systole train FILES`, or reading with `systole data bench FILES`",
+                ))
+        }
         preset if PRESETS.contains(&preset) => one(Workload::Train(preset.into())),
         path if is_path(path) && !Path::new(path).exists() => Err(missing(Path::new(path))),
         other => {
             let is_more = |preset: &&str| !WORKLOADS.contains(preset) && !OF_FILES.contains(preset);
             let names: Vec<&str> = WORKLOADS.into_iter().chain(PRESETS.into_iter().filter(is_more)).collect();
-            Err(Error::new(ErrorKind::Config, format!("there is no workload `{other}`"))
-                .because("it is neither a workload's name, a preset's nor a .toml file")
+            Err(Error::new(ErrorKind::Config, format!("unknown workload `{other}`"))
+                .because("expected a workload, a preset or a .toml file")
                 .hint(suggestion(other, &names)))
         }
     }

@@ -1,4 +1,4 @@
-//! `systole devices --watch`: load and memory of the processor and of accelerators, again and again.
+//! `systole devices --watch`: prints load and memory of CPU and accelerators at intervals.
 
 use crate::args::exit_status::CommandResult;
 use crate::render::screen::{Screen, number_of};
@@ -12,26 +12,26 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_pjrt::{AcceleratorPlatform, device_nodes};
 use systole_progress::terminal;
 
-/// How often it is looked whether a stop was asked for.
+/// Polling interval for signals.
 const POLL: Duration = Duration::from_millis(50);
-/// What is asked of NVIDIA's own program, which comes with the driver.
+/// Fields queried from `nvidia-smi`, which comes with the driver.
 const ASKED: &str = "index,name,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw";
-/// Columns of a bar.
+/// Width of a load bar in columns.
 const BAR: usize = 20;
 
-/// Time that a core was at work and in all, in ticks since the system began.
+/// Busy and total CPU time since boot, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct CpuTicks {
     busy: u64,
     all: u64,
 }
 
-/// What a device is doing. Of what is not known there is nothing.
+/// Load of a device; unknown values are `None`.
 #[derive(Clone, Debug, PartialEq)]
 struct DeviceLoad {
     name: String,
     what: String,
-    /// 0 to 1.
+    /// Utilization from 0 to 1.
     busy: Option<f64>,
     used_mib: Option<f64>,
     total_mib: Option<f64>,
@@ -39,7 +39,7 @@ struct DeviceLoad {
     watts: Option<f64>,
 }
 
-/// Shows all devices every `every`, `count` times or until a signal comes.
+/// Prints all devices at the interval `every`, `count` times or until a signal.
 pub(crate) fn watch(every: Duration, count: Option<u64>, screen: &Screen) -> CommandResult {
     let stop = StopSignal::install()?;
     let mut before = cores()?;
@@ -49,7 +49,7 @@ pub(crate) fn watch(every: Duration, count: Option<u64>, screen: &Screen) -> Com
         if count.is_some_and(|n| round >= n) {
             break;
         }
-        // The load is that of the time since the last look.
+        // The load is averaged since the previous reading.
         if !wait(every, &stop) {
             return Ok(stop.exit_code());
         }
@@ -70,7 +70,7 @@ pub(crate) fn watch(every: Duration, count: Option<u64>, screen: &Screen) -> Com
     Ok(0)
 }
 
-/// `false` where a signal has come.
+/// Sleeps; returns `false` if a signal has arrived.
 fn wait(time: Duration, stop: &StopSignal) -> bool {
     let began = Instant::now();
     while began.elapsed() < time && stop.exit_code() == 0 {
@@ -79,7 +79,7 @@ fn wait(time: Duration, stop: &StopSignal) -> bool {
     stop.exit_code() == 0
 }
 
-/// The processor, then each accelerator.
+/// Returns the load of the CPU, then of each accelerator.
 fn loads(before: &[CpuTicks], now: &[CpuTicks]) -> Vec<DeviceLoad> {
     let mut all = vec![processor(before, now)];
     if !device_nodes(AcceleratorPlatform::Cuda).is_empty() || on_path("nvidia-smi") {
@@ -98,9 +98,9 @@ fn on_path(program: &str) -> bool {
 fn processor(before: &[CpuTicks], now: &[CpuTicks]) -> DeviceLoad {
     let (memory, cores) = (memory(), now.len().saturating_sub(1));
     let busy = before.first().zip(now.first()).map(|(a, b)| share(*a, *b));
-    // Cores that work by themselves do not show in the mean of many.
+    // A few busy cores do not show in the mean over many.
     let most = before.iter().zip(now).skip(1).map(|(a, b)| share(*a, *b)).fold(0.0, f64::max);
-    let what = format!("{}, the busiest {:.0} %", number_of(cores, "core"), 100.0 * most);
+    let what = format!("{}, busiest {:.0} %", number_of(cores, "core"), 100.0 * most);
     let used = memory.map(|(total, free)| total - free);
     DeviceLoad {
         name: "cpu".into(),
@@ -120,20 +120,21 @@ fn share(before: CpuTicks, now: CpuTicks) -> f64 {
     }
 }
 
-/// All cores together, then each.
+/// Reads the ticks of all cores together, then of each core.
 fn cores() -> Result<Vec<CpuTicks>> {
     let path = Path::new("/proc/stat");
     let text = std::fs::read_to_string(path).map_err(|e| {
-        Error::io("cannot read", path, e).hint("the load of devices is told on Linux only: leave --watch out")
+        Error::io("cannot read", path, e).hint("remove --watch: device load is available on Linux only")
     })?;
     let all = ticks(&text);
     match all.is_empty() {
-        true => Err(Error::new(ErrorKind::Data, "/proc/stat tells nothing of processors")),
+        true => Err(Error::new(ErrorKind::Data, "/proc/stat has no CPU lines")),
         false => Ok(all),
     }
 }
 
-/// Lines `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; guests are counted within user and nice.
+/// Parses lines `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; guest time is included in user
+/// and nice.
 fn ticks(stat: &str) -> Vec<CpuTicks> {
     let one = |line: &str| {
         let mut words = line.split_whitespace();
@@ -145,7 +146,7 @@ fn ticks(stat: &str) -> Vec<CpuTicks> {
     stat.lines().map_while(one).collect()
 }
 
-/// MiB in all, and those that programs could have.
+/// Total and available memory in MiB.
 fn memory() -> Option<(f64, f64)> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let of = |key: &str| {
@@ -155,7 +156,7 @@ fn memory() -> Option<(f64, f64)> {
     Some((of("MemTotal:")?, of("MemAvailable:")?))
 }
 
-/// What NVIDIA's program says of its GPUs; nothing where it is not there, or fails.
+/// Returns the load of NVIDIA GPUs from `nvidia-smi`; `None` if it is missing or fails.
 fn graphics() -> Option<Vec<DeviceLoad>> {
     let mut command = Command::new("nvidia-smi");
     command.args([&format!("--query-gpu={ASKED}"), "--format=csv,noheader,nounits"]).stdin(Stdio::null());
@@ -163,7 +164,7 @@ fn graphics() -> Option<Vec<DeviceLoad>> {
     Some(String::from_utf8_lossy(&output.stdout).lines().filter_map(gpu).collect())
 }
 
-/// `0, NVIDIA H100, 97, 1024, 81559, 45, 310.50`; what it does not know it writes as [N/A].
+/// Parses `0, NVIDIA H100, 97, 1024, 81559, 45, 310.50`; unknown values are [N/A].
 fn gpu(line: &str) -> Option<DeviceLoad> {
     let words: Vec<&str> = line.split(',').map(str::trim).collect();
     let [index, name, numbers @ ..] = words.as_slice() else { return None };
@@ -181,11 +182,11 @@ fn gpu(line: &str) -> Option<DeviceLoad> {
 
 impl DeviceLoad {
     fn unknown(name: &str, what: &str) -> DeviceLoad {
-        let (name, what) = (name.into(), format!("{what}, whose load the driver does not tell"));
+        let (name, what) = (name.into(), format!("{what} (the driver does not report its load)"));
         DeviceLoad { name, what, busy: None, used_mib: None, total_mib: None, celsius: None, watts: None }
     }
 
-    /// `cpu     [#####               ]  25 %   3.1 of 23.4 GiB  2 cores, the busiest 31 %`
+    /// Formats as `cpu     [#####               ]  25 %   3.1 of 23.4 GiB  2 cores, busiest 31 %`.
     fn line(&self) -> String {
         let bar = match self.busy {
             Some(busy) => {

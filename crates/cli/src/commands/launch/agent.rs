@@ -1,4 +1,4 @@
-//! `systole launch-agent`: what `launch --hosts` starts on another machine.
+//! `systole launch-agent` (hidden): the process that `launch --hosts` starts on another machine.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};

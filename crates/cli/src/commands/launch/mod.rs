@@ -1,4 +1,4 @@
-//! `systole launch`: several processes as the hosts of one run.
+//! `systole launch`: runs several processes as the hosts of one training run.
 
 mod agent;
 mod args;
@@ -23,8 +23,10 @@ impl RunCommand for LaunchArgs {
             return wizard::configure(args, screen);
         }
         if common.trace.is_some() || common.flame.is_some() {
-            let e = Error::new(ErrorKind::Config, "a timeline is one of a process").at("launch");
-            return Err(CommandError::usage(e.hint("leave --trace and --flame out, or use train alone")));
+            let e = Error::new(ErrorKind::Config, "--trace and --flame record a single process").at("launch");
+            return Err(CommandError::usage(
+                e.hint("remove --trace and --flame, or run `systole train` without launch"),
+            ));
         }
         let config = self.merged().map_err(CommandError::usage)?;
         let mut launch =
@@ -68,11 +70,11 @@ impl LaunchOutput for Screen {
     }
 }
 
-/// The samples of a step of a run that may go on with fewer processes.
+/// Returns the global batch size of an elastic run.
 fn batch(words: &LaunchedCommand) -> Result<u64, CommandError> {
     if !words.are_wired {
-        let e = Error::new(ErrorKind::Unsupported, "a TPU slice stays as it is").at("--elastic");
-        return Err(CommandError::usage(e.hint("it is for Systole's own plugin")));
+        let e = Error::new(ErrorKind::Unsupported, "the hosts of a TPU slice cannot change").at("--elastic");
+        return Err(CommandError::usage(e.hint("use --elastic with Systole's own plugin")));
     }
     words.batch()
 }

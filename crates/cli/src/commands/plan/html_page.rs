@@ -1,4 +1,4 @@
-//! A plan as one page, without scripts and without other files.
+//! HTML page of a plan, self-contained and without scripts.
 
 use super::text_table::{
     EXPLANATIONS, NOT_VALIDATED, PlanRow, PlanTable, WIDE, explanation, gib, lines_of, seconds_of_run,
@@ -60,18 +60,17 @@ fn whole_table(plan: &PlanTable) -> String {
         format!("<tr{class}>{cells}</tr>\n")
     };
     let rows: String = plan.rows().enumerate().map(line).collect();
-    let legend =
-        "<small>Likely (least to most). W, energy: chips alone. *: the price is older than a year.</small>";
+    let legend = "<small>Likely (minimum to maximum). W, energy: chips only. *: the price is older than one year.</small>";
     section("Machines", &format!("<table>\n<tr>{head}</tr>\n{rows}</table>\n{legend}"))
 }
 
-/// Bars of the time of the run, or of a step where the run's length is not known.
+/// Bars of the run time, or of the step time if the run's length is unknown.
 fn runs(plan: &PlanTable) -> String {
     let fitting = || plan.choices.iter().filter(|c| c.estimate.memory.fits());
     let longest = fitting().map(seconds_of_run).fold(0.0, f64::max);
     let line = |c: &MachineChoice| {
         let t = seconds_of_run(c);
-        let cost = c.dollars(plan.wish.spot).map_or("price not known".into(), dollars);
+        let cost = c.dollars(plan.wish.spot).map_or("price unknown".into(), dollars);
         let words = if c.run.is_some() { format!("{}, {cost}", duration(t)) } else { duration(t) };
         let share = bar(&[t / longest.max(1e-12)], false);
         format!(
@@ -85,7 +84,7 @@ fn runs(plan: &PlanTable) -> String {
     section(title, &format!("<table>{rows}</table>"))
 }
 
-/// Parts of a whole, one after the other.
+/// Stacked bar of parts of a whole.
 fn bar(parts: &[f64], over: bool) -> String {
     let part = |(i, share): (usize, &f64)| {
         format!("<i class=\"p{}\" style=\"width:{:.2}%\"></i>", i.min(6), (100.0 * share).clamp(0.0, 100.0))
@@ -111,10 +110,10 @@ fn memory(plan: &PlanTable) -> String {
         )
     };
     let rows: String = plan.choices.iter().map(line).collect();
-    section("Memory of one device", &format!("<table>{rows}</table>"))
+    section("Memory per device", &format!("<table>{rows}</table>"))
 }
 
-/// The layers that take longest, of each machine.
+/// The slowest layers of each machine.
 fn layers(plan: &PlanTable) -> String {
     const MOST: usize = 12;
     let one = |c: &MachineChoice| {
@@ -132,12 +131,12 @@ fn layers(plan: &PlanTable) -> String {
             )
         });
         let rows: String = rows.collect();
-        let head = "<tr><th>layer</th><th></th><th>time</th><th>of it MXU use</th><th>limit</th></tr>";
+        let head = "<tr><th>layer</th><th></th><th>time</th><th>MXU utilization</th><th>limit</th></tr>";
         let title = escaped(&c.machine.title());
         format!("<details><summary>{title}</summary><table>{head}{rows}</table></details>\n")
     };
     let each: String = plan.choices.iter().map(one).collect();
-    section(&format!("Where a step's time goes: the {MOST} slowest layers"), &each)
+    section(&format!("Time of a step: the {MOST} slowest layers"), &each)
 }
 
 fn notes(plan: &PlanTable) -> String {
@@ -158,7 +157,7 @@ fn sources(plan: &PlanTable, tables: &ChipTables) -> String {
     let each: String = each.collect();
     let sources: String = tables.sources.iter().map(|s| cell("li", s)).collect();
     format!(
-        "<h2>How the figures came about</h2>\n<ul>{how}</ul>\n<details><summary>Each machine: memory, host, price, \
+        "<h2>How the figures are computed</h2>\n<ul>{how}</ul>\n<details><summary>Each machine: memory, host, price, \
          energy</summary><ul>{each}</ul></details>\n<details><summary>Sources of the tables</summary><ul>{sources}</ul>\
          </details>\n"
     )

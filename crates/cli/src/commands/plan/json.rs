@@ -1,4 +1,4 @@
-//! A plan as JSON.
+//! JSON output of `systole plan`.
 
 use super::text_table::{PlanTable, lines_of};
 use serde_json::{Map, Value, json};
@@ -44,7 +44,7 @@ fn choice(c: &MachineChoice, energy: Option<&Energy>, with_layers: bool) -> Valu
     o
 }
 
-/// What only some lines have.
+/// Adds the fields that only some rows have.
 fn more(o: &mut Map<String, Value>, c: &MachineChoice, with_layers: bool) {
     if let Some(b) = &c.bill {
         o.insert("price".into(), price(b));

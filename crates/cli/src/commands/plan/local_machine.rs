@@ -1,4 +1,4 @@
-//! This computer as a machine of the table: its ceilings, and where a step is short, the step itself.
+//! This computer as a machine of the plan: measures its peaks, and times the training step if it is short.
 
 use crate::run::run_summary;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use systole_nn::{Compile, Model};
 use systole_plan::{CpuCeilings, Estimate, Machine, TimeRange};
 use systole_runtime::backend;
 
-/// This computer's ceilings are measured: a fifth of a second.
+/// Measures this computer's peaks, in about 0.2 s.
 pub(super) fn this_cpu() -> Result<Machine> {
     let threads = run_summary::threads();
-    // Products of tile registers wait for operands: of what the registers alone do, those of 2048 reach a third
+    // AMX tile products wait for operands: matrix products of size 2048 reach a third of the register-only peak
     // (docs/log/2026-11-23.md).
     const OF_TILES: f64 = 0.31;
     let peak = systole_cpu::peak(Level::from_knob()?, threads);
@@ -27,12 +27,12 @@ pub(super) fn this_cpu() -> Result<Machine> {
     }))
 }
 
-/// Seconds of a step that is tried.
+/// Maximum estimated step time for a trial, in seconds.
 const SHORT: f64 = 0.25;
-/// How long steps are tried, after two that touch new memory.
+/// Duration of a trial, after two warm-up steps.
 const TRIAL: Duration = Duration::from_millis(500);
 
-/// A step of the model on this computer, tried on a drawn batch; none where it is estimated to be long or too large.
+/// Times a training step on this computer with a random batch; `None` if it is estimated to be slow or too large.
 pub(super) fn tried(config: &RunConfig, batch: usize, estimate: &Estimate) -> Result<Option<TimeRange>> {
     if estimate.device.likely > SHORT || !estimate.memory.fits() {
         return Ok(None);
@@ -50,7 +50,7 @@ pub(super) fn tried(config: &RunConfig, batch: usize, estimate: &Estimate) -> Re
     let warm = time()?.min(time()?);
     let began = Instant::now();
     let mut each = vec![time()?];
-    // A debug build is told by one step.
+    // In a debug build one step is enough.
     while warm < 4.0 * SHORT && (each.len() < 3 || began.elapsed() < TRIAL) {
         each.push(time()?);
     }
@@ -58,7 +58,7 @@ pub(super) fn tried(config: &RunConfig, batch: usize, estimate: &Estimate) -> Re
     Ok(Some(TimeRange { low: each[0], likely: each[each.len() / 2], high: each[each.len() - 1] }))
 }
 
-/// The model on the CPU, whatever else this machine has or the configuration asks for.
+/// Builds the model on the CPU, regardless of other devices and of the configuration.
 fn on_this_cpu(config: &RunConfig) -> Result<Model> {
     let sample = [config.usual_sample()];
     let mut model = config.layers_only()?;

@@ -1,4 +1,4 @@
-//! `systole plan`: what machines would need for a training run, before one is rented.
+//! `systole plan`: estimates memory, time and cost of a training run on TPU slices, GPUs and this computer.
 
 mod args;
 mod compiler_estimates;
@@ -33,7 +33,7 @@ impl RunCommand for PlanArgs {
 fn run(args: &PlanArgs, screen: &Screen) -> CommandResult {
     let tables = tables(args.tables.as_deref())?;
     let machines = machines(args, &tables).map_err(CommandError::usage)?;
-    // A file that is there and cannot be read is no wrong argument.
+    // An unreadable file is a data error, not a wrong argument.
     let is_there = args.target.as_ref().is_some_and(|name| Path::new(name).exists());
     let of_file = |e: &Error| is_there && [ErrorKind::Data, ErrorKind::Io].contains(&e.kind());
     let refused = |e| if of_file(&e) { CommandError::from(e) } else { CommandError::usage(e) };
@@ -43,7 +43,7 @@ fn run(args: &PlanArgs, screen: &Screen) -> CommandResult {
     if let Some(path) = &args.html {
         std::fs::write(path, html_page::html(&plan, &tables))
             .map_err(|e| Error::io("cannot write", path, e))?;
-        screen.detail(format!("Written: {}", path.display()));
+        screen.detail(format!("Wrote {}", path.display()));
     }
     match screen.json {
         true => screen.object(&json::json(&plan, args.layers)),
@@ -52,7 +52,7 @@ fn run(args: &PlanArgs, screen: &Screen) -> CommandResult {
     Ok(0)
 }
 
-/// The built-in tables, with a user's file over them.
+/// Loads the built-in tables, overlaid with the user's file.
 pub(crate) fn tables(path: Option<&Path>) -> Result<ChipTables> {
     let Some(path) = path else { return ChipTables::built_in() };
     let text = std::fs::read_to_string(path)
@@ -79,20 +79,20 @@ fn machines(args: &PlanArgs, tables: &ChipTables) -> Result<Vec<Machine>> {
     each.collect()
 }
 
-/// Chips that train nothing, and the commands that are for them.
+/// Returns an error for inference-only chips, with a hint to the matching command.
 fn elsewhere(name: &str) -> Option<Error> {
     let told = |chip: &str, hint: &str| {
-        let what = format!("`{name}` is {chip}: it infers in 8 bits and trains nothing");
+        let what = format!("`{name}` is {chip}, an int8 inference chip that cannot train");
         Some(Error::new(ErrorKind::Config, what).hint(hint))
     };
     match name.trim().to_lowercase().as_str() {
         "v1" | "tpu1" | "tpu-v1" | "tpuv1" => told(
             "the first TPU",
-            "`systole tpu1 FILE.tflite` simulates it; `systole quantize MODEL --per tensor --out FILE.tflite` makes the file",
+            "simulate it with `systole tpu1 FILE.tflite`; create the file with `systole quantize MODEL --per tensor --out FILE.tflite`",
         ),
         "edgetpu" | "edge-tpu" | "coral" => told(
             "the Edge TPU",
-            "`systole export MODEL --format tflite --int8 --target edgetpu --out FILE.tflite` makes what its compiler takes",
+            "export for its compiler with `systole export MODEL --format tflite --int8 --target edgetpu --out FILE.tflite`",
         ),
         _ => None,
     }
@@ -130,12 +130,12 @@ fn plan(
     Ok(PlanTable { title: subject.title(), choices, energy, refused, advice, length, wish })
 }
 
-/// No machine takes the batch: each device needs a sample.
+/// Advice if no machine can split the batch: each device needs a sample.
 fn too_many_devices(batch: usize, smallest: &Machine) -> Advice {
     let n = smallest.devices();
     let reason = format!(
-        "no machine takes a batch of {batch}: the smallest of them, {}, has {n} devices, and each needs a sample. \
-         --batch-size {n} or a multiple of it, or a smaller slice, can be planned",
+        "no machine can run a batch of {batch}: even the smallest, {}, has {n} devices, and each needs a sample. \
+         Pass --batch-size {n} or a multiple of it, or choose a smaller slice",
         smallest.title()
     );
     Advice { choice: None, reasons: vec![reason] }
@@ -153,9 +153,8 @@ fn choice(
     let half = if subject.is_f16() { HalfType::F16 } else { HalfType::Bf16 };
     let (share, samples) = subject.share(machine.devices(), &mut notes)?;
     if let (Machine::Slice(_), true) = (&machine, multiplies_f16(&share.work)) {
-        notes.push(
-            "TPUs multiply no f16: the compiler converts it first, so that bf16 is never slower".into(),
-        );
+        notes
+            .push("TPUs do not multiply f16: the compiler converts it first, so bf16 is never slower".into());
     }
     let estimate = match (compiler, &machine) {
         (Some(c), Machine::Slice(slice)) => {
@@ -184,17 +183,17 @@ fn choice(
     Ok(MachineChoice { machine, estimate, samples, run, bill, notes })
 }
 
-/// A short step is tried; what cannot be is told.
+/// Times a short step on this computer; otherwise keeps the estimate.
 fn on_this_cpu(subject: &PlannedProgram, estimate: Estimate, notes: &mut Vec<String>) -> Estimate {
     let Some((config, batch)) = subject.step() else { return estimate };
     match tried(config, batch, &estimate) {
         Ok(Some(range)) => {
-            notes.push("measured a moment ago on a drawn batch: median (fastest to slowest)".into());
+            notes.push("measured now on a random batch: median (fastest to slowest)".into());
             estimate.measured(range)
         }
         Ok(None) => estimate,
         Err(e) => {
-            notes.push(format!("estimated, because a step could not be tried: {}", e.what()));
+            notes.push(format!("estimated, because a trial step failed: {}", e.what()));
             estimate
         }
     }
@@ -207,14 +206,14 @@ fn multiplies_f16(work: &KernelList) -> bool {
 fn price_notes(price: &Price, old: bool, no_spot: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if old {
-        notes.push(format!("the price is older than a year ({})", price.date));
+        notes.push(format!("the price is older than one year ({})", price.date));
     }
     if no_spot {
-        notes.push("no spot price is known: the price on demand stands for it".into());
+        notes.push("no spot price is known: using the on-demand price".into());
     }
     if let Some(vm) = price.node_vm {
         notes.push(format!(
-            "tutorials of that time rented a machine beside it, ${vm:.2}/h; a TPU VM of today holds its host"
+            "tutorials of that time rented an additional VM for ${vm:.2}/h; a current TPU VM includes its host"
         ));
     }
     notes
@@ -223,8 +222,8 @@ fn price_notes(price: &Price, old: bool, no_spot: bool) -> Vec<String> {
 fn no_price(tables: &ChipTables, chip: &str, region: Option<&str>) -> String {
     match (region, regions(tables, chip)) {
         (Some(r), known) if !known.is_empty() => {
-            format!("no price of region {r} in the table: it has {}", known.join(", "))
+            format!("no price for the region {r} in the table; it has {}", known.join(", "))
         }
-        _ => "no price in the table (--tables FILE adds one)".into(),
+        _ => "no price in the table (add one with --tables FILE)".into(),
     }
 }

@@ -1,4 +1,4 @@
-//! What is planned: a model's training step at any batch size, or one program.
+//! The planned program: a model's training step at any batch size, or a single program.
 
 use super::args::PlanArgs;
 use crate::models::command_target::{is_path, missing, set_all};
@@ -16,7 +16,7 @@ use systole_plan::{Estimate, KernelList, Machine, duration};
 use systole_runtime::ValueRoles;
 
 pub(super) enum PlannedProgram {
-    /// A training step; its work by the batch of one device.
+    /// A training step, with the work of one device by per-device batch size.
     Step {
         name: String,
         config: Box<RunConfig>,
@@ -25,28 +25,28 @@ pub(super) enum PlannedProgram {
         compiled: bool,
         shares: HashMap<usize, DeviceProgram>,
     },
-    /// A program that every device runs as it is.
+    /// A program that each device runs unchanged.
     Program { name: String, share: DeviceProgram },
 }
 
-/// What one device does in a step.
+/// Program and work of one device in a step.
 pub(super) struct DeviceProgram {
-    /// What a compiler is given.
+    /// Graph for the compiler.
     pub(super) graph: Arc<Graph>,
     pub(super) work: KernelList,
-    /// Samples of one device; 0 for a program that is no training step.
+    /// Samples per device; 0 for a program that is not a training step.
     pub(super) batch: usize,
 }
 
-/// How long a run is.
+/// Length of a run.
 pub(super) struct RunLength {
     pub(super) steps: f64,
-    /// Epochs and the samples of each, where the run is counted by them, and who says so.
+    /// Epochs, samples per epoch, and the source of these numbers, if the run is counted in epochs.
     pub(super) epochs: Option<(u64, u64, String)>,
 }
 
 impl RunLength {
-    /// `90 epochs of 1,281,167 samples (ImageNet's training pictures): 3,519 steps`
+    /// Formats as `90 epochs of 1,281,167 samples (ImageNet's training images): 3,519 steps`.
     pub(super) fn words(&self) -> String {
         let steps = self.steps_words();
         match &self.epochs {
@@ -73,13 +73,10 @@ impl PlannedProgram {
         let name = args.target.as_deref().unwrap_or_default();
         let is_program = args.matmul.is_some() || program::is_program(name);
         if let (true, Some(flag)) = (is_program, of_training(args)) {
-            let e = Error::new(
-                ErrorKind::Config,
-                format!("{flag} says nothing of a program that is no training step"),
-            );
+            let e = Error::new(ErrorKind::Config, format!("{flag} applies to training steps only"));
             return Err(e
                 .at(flag)
-                .hint("--steps N is how often it runs; a preset or a TOML file has epochs and batches"));
+                .hint("pass --steps N for the number of runs, or name a preset or a TOML file"));
         }
         if let Some(sizes) = &args.matmul {
             let graph = product(sizes, &args.dtype)?;
@@ -123,12 +120,12 @@ impl PlannedProgram {
         matches!(self, PlannedProgram::Step { config, .. } if config.compile.precision == f16)
     }
 
-    /// What each of `devices` does in a step, and how many samples that is for all of them.
+    /// Returns the per-device program for `devices` devices and the global number of samples.
     pub(super) fn share(&mut self, devices: usize, notes: &mut Vec<String>) -> Result<(&DeviceProgram, f64)> {
         match self {
             PlannedProgram::Program { share, .. } => {
                 if devices > 1 {
-                    notes.push("one device runs the program; the others are not used".into());
+                    notes.push("one device runs the program; the others are idle".into());
                 }
                 Ok((share, 1.0))
             }
@@ -140,14 +137,14 @@ impl PlannedProgram {
                 let each = batch.div_ceil(devices);
                 if *batch % devices != 0 {
                     notes.push(format!(
-                        "{batch} is no multiple of {devices}: some devices wait for those with {each}"
+                        "{batch} is not a multiple of {devices}: some devices wait for those with {each}"
                     ));
                 }
                 let share = match shares.entry(each) {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(free) => {
                         let share = DeviceProgram::of(model.train_graph(each)?, each);
-                        // Layer by layer is what work is told by; in loops is what a compiler is soon done with.
+                        // The analytic model needs unrolled layers; the compiler is faster with loops.
                         let graph = match compiled {
                             true => model.train_program(each, true)?.0,
                             false => share.graph.clone(),
@@ -160,7 +157,7 @@ impl PlannedProgram {
         }
     }
 
-    /// Where the host's work is most of a step, or was: the Keras tutorial's own measurement, set against the device's.
+    /// Note if the host limits the step; for the Keras tutorial, compares its published step time with the device time.
     pub(super) fn host_words(&self, machine: &Machine, estimate: &Estimate) -> Option<String> {
         let PlannedProgram::Step { name, batch, .. } = self else { return None };
         let (device, host) = (estimate.device.likely, estimate.host.total());
@@ -168,8 +165,8 @@ impl PlannedProgram {
         if machine.title() == "v2-8" && is_tutorial(name) && *batch == 1000 {
             let rest = KERAS_TUTORIAL - device;
             return Some(format!(
-                "the Keras tutorial printed {} a step here: the device needs {} of it, so {} ({}) was host: Python that \
-                 started each step over the network and fed its batch. Here the host needs {}",
+                "the Keras tutorial printed {} per step here: the device needs {} of it, so {} ({}) was host time: Python that \
+                 dispatched each step over the network and fed its batch. Systole's host time is {}",
                 duration(KERAS_TUTORIAL),
                 duration(device),
                 duration(rest),
@@ -177,12 +174,15 @@ impl PlannedProgram {
                 duration(host),
             ));
         }
-        let told =
-            format!("the devices wait: they work {} of a step of {}", share(device, host), duration(host));
+        let told = format!(
+            "the devices are idle part of the time: busy {} of a step of {}",
+            share(device, host),
+            duration(host)
+        );
         (host > device).then_some(told)
     }
 
-    /// The step of all devices together with what its arguments are; none for a program that is no step.
+    /// Returns the step over all devices with the roles of its arguments; `None` for a program that is not a step.
     pub(super) fn whole(&mut self) -> Result<Option<(Arc<Graph>, ValueRoles)>> {
         match self {
             PlannedProgram::Program { .. } => Ok(None),
@@ -190,7 +190,7 @@ impl PlannedProgram {
         }
     }
 
-    /// How long the run is: as asked for, as the configuration says, or by the size of its data set.
+    /// Returns the length of the run: from the options, the configuration, or the dataset size.
     pub(super) fn length(&self, args: &PlanArgs) -> Option<RunLength> {
         if let Some(n) = args.steps {
             return Some(RunLength { steps: n as f64, epochs: None });
@@ -201,12 +201,12 @@ impl PlannedProgram {
             Some(n) => (n, "--samples".into()),
             None => samples_of(name, config)?,
         };
-        // An epoch's last, smaller batch counts for as much as it holds.
+        // The last, smaller batch of an epoch counts in proportion to its size.
         let steps = (epochs as f64 * samples as f64 / *batch as f64).ceil();
         Some(RunLength { steps, epochs: Some((epochs, samples, whose)) })
     }
 
-    /// The configuration and the batch of a training step.
+    /// Returns the configuration and batch size of a training step.
     pub(super) fn step(&self) -> Option<(&RunConfig, usize)> {
         match self {
             PlannedProgram::Step { config, batch, .. } => Some((config, *batch)),
@@ -215,7 +215,7 @@ impl PlannedProgram {
     }
 }
 
-/// The first option that only training steps have.
+/// Returns the first given option that only applies to training steps.
 fn of_training(args: &PlanArgs) -> Option<&'static str> {
     let given = [
         ("--epochs", args.epochs.is_some()),
@@ -227,13 +227,13 @@ fn of_training(args: &PlanArgs) -> Option<&'static str> {
     given.into_iter().find(|g| g.1).map(|g| g.0)
 }
 
-/// Samples of an epoch and who says so.
+/// Returns the samples per epoch and the source of that number.
 fn samples_of(name: &str, config: &RunConfig) -> Option<(u64, String)> {
-    // The preset of this name trains on a handful of pictures; who plans it means what its name stands for.
+    // The preset `resnet50` trains on a few images; for planning assume ImageNet.
     if name == "resnet50" {
-        return Some((IMAGENET, "ImageNet's training pictures; --samples N for others".into()));
+        return Some((IMAGENET, "ImageNet's training images; --samples N for others".into()));
     }
-    // A batch of another size changes how many steps an epoch takes, not how many samples it has.
+    // Another batch size changes the steps per epoch, not the samples.
     if let Some(n) = config.fit.steps_per_epoch {
         let whose = format!("{} of {} in the configuration", number_of(n, "step"), config.fit.batch_size);
         return Some(((n * config.fit.batch_size) as u64, whose));
@@ -245,18 +245,18 @@ fn samples_of(name: &str, config: &RunConfig) -> Option<(u64, String)> {
     size_of(dataset).map(|n| (n, format!("all of {dataset}")))
 }
 
-/// Pictures of ImageNet's training set (ILSVRC 2012).
+/// Number of ImageNet training images (ILSVRC 2012).
 const IMAGENET: u64 = 1_281_167;
 
-/// Seconds a step of the Keras tutorial on a v2-8 in its epochs 2 to 4, batch 1000, as the tutorial printed them.
+/// Seconds per step of the Keras tutorial on a v2-8 in epochs 2 to 4, batch size 1000, as printed by the tutorial.
 const KERAS_TUTORIAL: f64 = 11e-3;
 
-/// The preset with the tutorial's network and data, by both of its names.
+/// Whether the preset is the tutorial's, under either of its names.
 fn is_tutorial(name: &str) -> bool {
     matches!(name, "fashion-mnist" | "fashion-cnn")
 }
 
-/// Training samples of the data sets whose size is always the same.
+/// Training set size of datasets with a fixed size.
 fn size_of(dataset: &str) -> Option<u64> {
     match dataset {
         "fashion-mnist" | "mnist" | "glyphs" => Some(60_000),
@@ -269,12 +269,12 @@ fn draft(name: &str) -> Result<ConfigDraft> {
     if name.to_lowercase().ends_with(".toml") {
         return ConfigDraft::read(name);
     }
-    // The name that the benchmarks use for the tutorial's model.
+    // `fashion-cnn` is the benchmarks' name for the tutorial's model.
     let preset = if is_tutorial(name) { "fashion-mnist" } else { name };
     if PRESETS.contains(&preset) {
         return ConfigDraft::preset(preset);
     }
-    let e = Error::new(ErrorKind::Config, format!("`{name}` is no preset, no .toml file and no program"));
+    let e = Error::new(ErrorKind::Config, format!("`{name}` is not a preset, a .toml file or a program"));
     Err(match (is_path(name), Path::new(name).exists()) {
         (true, false) => missing(Path::new(name)),
         (true, true) => e.hint("name the .toml file that the model was trained with, or a preset"),
@@ -287,11 +287,11 @@ fn product(sizes: &str, dtype: &str) -> Result<Arc<Graph>> {
     let numbers: Option<Vec<usize>> =
         sizes.split('x').map(|n| n.trim().parse().ok().filter(|n| (1..=1 << 24).contains(n))).collect();
     let Some([m, k, n]) = numbers.as_deref().and_then(|v| <[usize; 3]>::try_from(v).ok()) else {
-        let e = wrong(format!("`{sizes}` is no size of a product")).at("--matmul");
-        return Err(e.hint("write 4096x4096x4096: rows, summed dimension, columns"));
+        let e = wrong(format!("expected MxKxN, got `{sizes}`")).at("--matmul");
+        return Err(e.hint("write it as 4096x4096x4096: rows, contracted dimension, columns"));
     };
     let ty = DType::parse(dtype).ok_or_else(|| {
-        wrong(format!("there is no element type `{dtype}`")).at("--dtype").hint("bf16, f16, f32, i8")
+        wrong(format!("unknown element type `{dtype}`")).at("--dtype").hint("bf16, f16, f32, i8")
     })?;
     let g = GraphBuilder::new("main");
     let (a, b) =

@@ -1,4 +1,4 @@
-//! What a model says of a sample, as a line, as JSON and as a row of a file.
+//! Prediction of one sample, formatted as text, JSON or a CSV row.
 
 use super::sample_sources::InputKind;
 use crate::render::screen::Screen;
@@ -7,19 +7,19 @@ use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Model;
 
-/// What a model says of one sample.
+/// Prediction of one sample.
 pub(super) struct SamplePrediction {
     pub path: String,
     pub index: usize,
-    /// Whether its file has others.
+    /// Whether the file has several samples.
     pub many: bool,
     pub values: Vec<f32>,
-    /// Whether these are what is predicted, rather than probabilities of classes.
+    /// Whether the values are regression outputs rather than class probabilities.
     pub is_of_values: bool,
 }
 
 impl SamplePrediction {
-    /// The likeliest classes.
+    /// Returns the `top` most likely classes.
     fn best(&self, top: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.values.len()).collect();
         order.sort_by(|a, b| self.values[*b].total_cmp(&self.values[*a]));
@@ -66,14 +66,14 @@ impl SamplePrediction {
     }
 }
 
-/// What a class is called, or a token of text.
+/// Name of a class, or of a token for text.
 fn name(model: &Model, takes: InputKind, class: usize) -> String {
     let known = model.class_names.get(class).cloned();
     let what = if matches!(takes, InputKind::Text(_)) { "token" } else { "class" };
     known.unwrap_or_else(|| format!("{what} {class}"))
 }
 
-/// A field of a CSV file.
+/// Quotes a CSV field if needed.
 fn quoted(text: &str) -> String {
     match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
@@ -81,7 +81,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// What is written to a file.
+/// Format of a prediction file.
 #[derive(Clone, Copy)]
 pub(super) enum PredictionFormat {
     Csv,
@@ -89,14 +89,16 @@ pub(super) enum PredictionFormat {
 }
 
 impl PredictionFormat {
-    /// By the end of its name.
+    /// Returns the format of a file extension.
     pub fn of(path: &Path) -> Result<PredictionFormat> {
         match path.extension().and_then(|e| e.to_str()) {
             Some("csv") => Ok(PredictionFormat::Csv),
             Some("json") => Ok(PredictionFormat::Json),
-            _ => Err(Error::new(ErrorKind::Config, format!("{} is no file for predictions", path.display()))
-                .at("--out")
-                .hint("name it ….csv or ….json")),
+            _ => {
+                Err(Error::new(ErrorKind::Config, format!("{} is not a .csv or .json file", path.display()))
+                    .at("--out")
+                    .hint("use the extension .csv or .json"))
+            }
         }
     }
 

@@ -1,4 +1,5 @@
-//! What is predicted: the samples of files and of folders of them, as the model takes them but for scaling.
+//! Reads prediction samples from files and folders: images, records or text, in the model's input shape, before
+//! scaling.
 
 use crate::models::model_data::tokenizer_of;
 use crate::render::screen::note;
@@ -15,23 +16,23 @@ use systole_datasets::{RecordInputs, Tokenizer, fit_picture_on, is_of_records, r
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_nn::Model;
 
-/// How names of pictures end, those of formats that are not read among them: such a file is owed an answer.
+/// Image file extensions, including unsupported formats, which must be reported.
 const PICTURES: [&str; 14] =
     ["jpg", "jpeg", "jpe", "jfif", "png", "bmp", "gif", "webp", "tif", "tiff", "heic", "heif", "avif", "jxl"];
-/// Files that are named in messages.
+/// Number of file names listed in messages.
 const NAMED: usize = 3;
 
-/// What a model takes of one sample.
+/// Input of a model for one sample.
 #[derive(Clone, Copy)]
 pub(super) enum InputKind {
     Pictures([usize; 3]),
     Numbers(usize),
-    /// So many bytes of a text.
+    /// Text of this many tokens.
     Text(usize),
 }
 
 impl InputKind {
-    /// By the type of the model's input.
+    /// Determines the input from the type of the model's input.
     pub fn of(model: &Model, path: &str) -> Result<InputKind> {
         let inputs = &model.architecture().inputs;
         let ty = match inputs.as_slice() {
@@ -47,44 +48,44 @@ impl InputKind {
             Some((_, &[n])) => Ok(InputKind::Numbers(n)),
             other => Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("{path} takes no pictures, records or text"),
+                format!("{path} does not accept images, records or text"),
             )
             .because(format!(
-                "its input for one sample is {:?}; pictures are [H, W, 1] or [H, W, 3], records [N] numbers",
+                "its input shape per sample is {:?}; expected [H, W, 1] or [H, W, 3] for images, [N] for records",
                 other.map(|(t, _)| t.to_string())
             ))
-            .hint("use the library: Model::load and predict")),
+            .hint("use the Rust library: Model::load and predict")),
         }
     }
 }
 
-/// How samples are read.
+/// Options for reading samples.
 #[derive(Clone, Copy)]
 pub(super) struct ReadOptions<'a> {
     pub takes: InputKind,
     pub model: &'a Model,
     pub config: Option<&'a RunConfig>,
-    /// At most so many samples of a file.
+    /// Maximum number of samples per file.
     pub limit: Option<u64>,
-    /// Whether brightness is turned around.
+    /// Whether to invert brightness.
     pub invert: bool,
-    /// Whether what cannot be read is told and the others are answered, of files that are named too.
+    /// Whether to report unreadable samples and continue, also for files named explicitly.
     pub keep_going: bool,
 }
 
-/// Samples of a file, or the pictures of a folder.
+/// Samples of a file, or the images of a folder.
 pub(super) struct SampleSource {
-    /// The file or folder.
+    /// Path of the file or folder.
     pub path: String,
     pub elements: Dataset,
-    /// The file of each sample, where each is one.
+    /// File of each sample, if each sample is a file.
     pub files: Option<Vec<String>>,
-    /// Whether a sample that cannot be read is told and the others are answered.
+    /// Whether an unreadable sample is reported and skipped.
     pub goes_on: bool,
 }
 
 impl SampleSource {
-    /// The file of a sample, its number there, and whether there are others.
+    /// Returns a sample's file, its index there, and whether the file has several samples.
     pub fn place(&self, index: usize) -> (String, usize, bool) {
         match &self.files {
             Some(files) => (files.get(index).cloned().unwrap_or_default(), 0, false),
@@ -93,14 +94,14 @@ impl SampleSource {
     }
 }
 
-/// A file that cannot be opened, in a folder or where the others are answered all the same.
+/// A file that cannot be opened and is skipped.
 pub(super) struct UnreadableFile {
     pub path: String,
     pub error: Error,
 }
 
 impl ReadOptions<'_> {
-    /// What a path names: a file, a pattern of files of records, or a folder of files.
+    /// Opens a path: a file, a pattern of record files, or a folder.
     pub fn open(&self, path: &str) -> Result<Vec<Result<SampleSource, UnreadableFile>>> {
         if !is_dir(path) {
             let one = self.file(path, self.keep_going);
@@ -129,16 +130,16 @@ impl ReadOptions<'_> {
 
     fn nothing_in(&self, path: &str) -> Error {
         let what = match self.takes {
-            InputKind::Pictures(_) => "pictures",
-            InputKind::Numbers(_) => "files of records (.csv, .npz, .tfrecord)",
-            InputKind::Text(_) => "texts (.txt)",
+            InputKind::Pictures(_) => "images",
+            InputKind::Numbers(_) => "record files (.csv, .npz, .tfrecord)",
+            InputKind::Text(_) => "text files (.txt)",
         };
-        Error::new(ErrorKind::Data, format!("there are no {what} in this folder"))
+        Error::new(ErrorKind::Data, format!("the folder contains no {what}"))
             .at(path)
-            .hint("name the folder that holds them, or the files themselves")
+            .hint("name the folder that contains them, or the files themselves")
     }
 
-    /// The pictures of a folder and of those in it, as training finds them; `None`: there are none.
+    /// Opens the images of a folder and its subfolders, as in training; `None` if there are none.
     fn album(&self, path: &str, size: [usize; 3]) -> Result<Option<SampleSource>> {
         let found = ImageFolder::flat(path)?;
         let (suspects, others): (Vec<PathBuf>, Vec<PathBuf>) =
@@ -162,7 +163,7 @@ impl ReadOptions<'_> {
         Ok(Some(SampleSource { path: path.into(), elements, files: Some(files), goes_on: true }))
     }
 
-    /// The samples of a file.
+    /// Opens the samples of a file.
     fn file(&self, path: &str, goes_on: bool) -> Result<SampleSource> {
         let elements = self.samples(path, goes_on)?;
         let elements = self.limit.map_or(elements.clone(), |n| elements.take(n));
@@ -190,12 +191,12 @@ impl ReadOptions<'_> {
         Ok(inputs)
     }
 
-    /// What transparent parts of pictures were laid on in training.
+    /// Background for transparent parts of images, as in training.
     fn ground(&self) -> f64 {
         self.config.and_then(|c| c.data.background).unwrap_or(0.0)
     }
 
-    /// The first record that can be read tells whether the fields are those that the model takes.
+    /// Checks that the first readable record has the number of values that the model expects.
     fn check_numbers(&self, inputs: &Dataset, path: &str) -> Result<()> {
         let InputKind::Numbers(wanted) = self.takes else { return Ok(()) };
         let mut first = inputs.debug().iter();
@@ -208,17 +209,17 @@ impl ReadOptions<'_> {
         if found == wanted {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Data, format!("a record has {found} numbers, the model takes {wanted}"))
+        Err(Error::new(ErrorKind::Data, format!("the record has {found} values, expected {wanted}"))
             .at(path)
             .hint(
-                "give the columns that the model learnt from and no others; `systole data inspect` shows them",
+                "provide exactly the columns that the model was trained on; list them with `systole data inspect`",
             ))
     }
 
-    /// The last tokens of a text, whose next one is to be told: `tokens: i32[length]`.
+    /// Returns the last tokens of a text, to predict the next one: `tokens: i32[length]`.
     fn last_of_text(&self, path: &str, length: usize) -> Result<Dataset> {
         let bytes = input_file::read(path)
-            .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the text"))?;
+            .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the text file"))?;
         let written = self.config.and_then(|c| c.data.records.as_ref()).map(|r| r.written()).transpose()?;
         let (bytes, _) = to_utf8(path, bytes, written.and_then(|w| w.encoding))?;
         let tokenizer = text_tokenizer(self.model)?;
@@ -228,14 +229,14 @@ impl ReadOptions<'_> {
             let unit = if tokenizer.name() == "bytes" { "bytes" } else { "tokens" };
             return Err(Error::new(ErrorKind::Data, "the text is too short")
                 .at(path)
-                .because(format!("it has {} {unit}, the model looks at {length}", ids.len()))
-                .hint("give a longer beginning; `systole generate` takes any"));
+                .because(format!("it has {} {unit}, but the model needs {length}", ids.len()))
+                .hint("provide a longer prompt; `systole generate` accepts any length"));
         };
         let tokens: Vec<i32> = ids.iter().skip(start).map(|id| *id as i32).collect();
         Dataset::from_named_slices(path, [("tokens", Literal::from_slice([1, length], &tokens)?)])
     }
 
-    /// The pictures of a file, resized: `→ u8[N, H, W, C]`.
+    /// Reads the images of a file and resizes them: `→ u8[N, H, W, C]`.
     fn pictures(&self, path: &str, [h, w, c]: [usize; 3]) -> Result<Literal> {
         let all = match is_picture(path)? {
             true => HostArray::from(any_format::read(path)?).expand_dims(0).into_literal()?,
@@ -253,12 +254,12 @@ impl ReadOptions<'_> {
     }
 }
 
-/// What a model's text is cut into: bytes, where its file does not say.
+/// Returns the model's tokenizer; bytes if its file has none.
 fn text_tokenizer(model: &Model) -> Result<Arc<Tokenizer>> {
     Ok(tokenizer_of(model)?.unwrap_or_else(|| Arc::new(Tokenizer::bytes())))
 }
 
-/// What the tokens of a model of text are called: as they are written in a program.
+/// Names of a text model's tokens, as escaped literals.
 pub(super) fn tokens_of(model: &Model) -> Result<Vec<String>> {
     let tokenizer = text_tokenizer(model)?;
     let known = tokenizer.vocabulary_size() as u32;
@@ -272,25 +273,25 @@ pub(super) fn tokens_of(model: &Model) -> Result<Vec<String>> {
     Ok((0..known).map(name).collect())
 }
 
-/// An error about a file of several samples, with the way past it.
+/// Adds a hint to --keep-going to an error about one row of a file.
 pub(super) fn or_go_on(e: Error, path: &str) -> Error {
     let is_of_a_row = e.places().iter().any(|place| place.contains(", line ") || place.contains(", record "));
     if e.kind() != ErrorKind::Data || !is_of_records(path) || !is_of_a_row {
         return e;
     }
     let hint = e.hint_text().map_or(String::new(), |hint| format!("{hint}; "));
-    // The first hint of an error stays.
+    // An error keeps its first hint, so build a new one.
     let mut anew = Error::new(e.kind(), e.what());
     anew = e.places().iter().fold(anew, |anew, place| anew.at(place.clone()));
     anew = e.reasons().iter().fold(anew, |anew, why| anew.because(why.clone()));
-    anew.hint(format!("{hint}--keep-going answers the other rows"))
+    anew.hint(format!("{hint}pass --keep-going to predict the other rows"))
 }
 
-/// An error when a file has no samples.
+/// Error for a file without samples.
 pub(super) fn nothing(path: &str) -> Error {
     Error::new(ErrorKind::Data, "there is nothing to predict")
         .at(path)
-        .hint("name a file with samples in it, or a folder of such")
+        .hint("name a file or folder that contains samples")
 }
 
 fn inverted(picture: &Literal) -> Result<Literal> {
@@ -308,24 +309,25 @@ fn tell_left_out(files: Vec<PathBuf>) {
     let more = if files.len() > NAMED { format!(" and {} more", files.len() - NAMED) } else { String::new() };
     match files.len() {
         0 => {}
-        1 => note(&format!("1 file is no picture and is left out: {}", names[0])),
-        n => note(&format!("{n} files are no pictures and are left out: {}{more}", names.join(", "))),
+        1 => note(&format!("1 file is not an image and is skipped: {}", names[0])),
+        n => note(&format!("{n} files are not images and are skipped: {}{more}", names.join(", "))),
     }
 }
 
-/// By the first bytes, not by the name. Pictures of formats that are not read count too: their error names the format.
+/// Detects images by their first bytes, not by name. Unsupported image formats count too, because their error names the
+/// format.
 fn is_picture(path: &str) -> Result<bool> {
-    let wrong = |e| Error::io("cannot read", path, e).hint("check the path of the picture");
+    let wrong = |e| Error::io("cannot read", path, e).hint("check the path of the image");
     let mut start = Vec::new();
     InputFile::open(path).and_then(|f| f.take(16).read_to_end(&mut start)).map_err(wrong)?;
     Ok(any_format::is_picture(&start) || any_format::other_format(&start).is_some())
 }
 
-/// `→ u8[N, H, W, C]` from IDX files of rank 2 (one picture), 3 (grey) or 4.
+/// Reads images `→ u8[N, H, W, C]` from an IDX file of rank 2 (one image), 3 (grayscale) or 4.
 fn from_idx(path: &str) -> Result<Literal> {
     let x = idx::read(path).map_err(|e| match e.what().contains("not an IDX file") {
-        true => Error::new(ErrorKind::Data, format!("{path} is neither JPEG, PNG nor IDX"))
-            .hint("open the picture elsewhere and save it as JPEG or PNG"),
+        true => Error::new(ErrorKind::Data, format!("{path} is not a JPEG, PNG or IDX file"))
+            .hint("convert the image to JPEG or PNG"),
         false => e,
     })?;
     let shape = x.shape().to_vec();
@@ -333,13 +335,13 @@ fn from_idx(path: &str) -> Result<Literal> {
         (DType::U8, &[h, w]) => x.reshape([1, h, w, 1]),
         (DType::U8, &[n, h, w]) => x.reshape([n, h, w, 1]),
         (DType::U8, &[_, _, _, 1..=4]) => Ok(x),
-        _ => Err(Error::new(ErrorKind::Data, format!("{path} holds no pictures"))
-            .because(format!("it holds {}, pictures are ui8[N, H, W]", x.ty()))
-            .hint("give the file with the images, not the one with the labels")),
+        _ => Err(Error::new(ErrorKind::Data, format!("{path} contains no images"))
+            .because(format!("it contains {}, expected ui8[N, H, W]", x.ty()))
+            .hint("name the file with the images, not the one with the labels")),
     }
 }
 
-/// `count` entries of the first dimension from `start` on.
+/// Returns `count` entries of the first dimension, starting at `start`.
 fn rows(x: &Literal, start: usize, count: usize) -> Result<Literal> {
     let size = x.ty().bytes() / x.shape()[0].max(1);
     let mut dims = x.shape().to_vec();
@@ -347,17 +349,17 @@ fn rows(x: &Literal, start: usize, count: usize) -> Result<Literal> {
     Literal::from_bytes(x.ty().with_shape(dims), &x.bytes()[start * size..(start + count) * size])
 }
 
-/// A batch: `T[n, …]` of samples of one shape.
+/// Stacks samples of one shape into a batch `T[n, …]`.
 pub(super) fn stacked(samples: &[&Literal]) -> Result<Literal> {
     let Some(first) = samples.first() else {
-        return Err(Error::new(ErrorKind::Bug, "a batch of no samples"));
+        return Err(Error::new(ErrorKind::Bug, "cannot stack an empty batch"));
     };
     let mut bytes = Vec::with_capacity(first.ty().bytes() * samples.len());
     for x in samples {
         if x.ty() != first.ty() {
-            return Err(Error::new(ErrorKind::Data, format!("a sample is {}", x.ty()))
-                .because(format!("others are {}", first.ty()))
-                .hint("give samples of one size"));
+            return Err(Error::new(ErrorKind::Data, format!("a sample has the type {}", x.ty()))
+                .because(format!("other samples have the type {}", first.ty()))
+                .hint("provide samples of one shape"));
         }
         bytes.extend_from_slice(x.bytes());
     }

@@ -1,4 +1,4 @@
-//! `systole quantize`: a trained model in eight-bit integers, as `.tflite` or ONNX, and what that costs in accuracy.
+//! `systole quantize`: quantizes a trained model to an int8 .tflite or ONNX file and reports the accuracy.
 
 mod weight_only_quantization;
 
@@ -28,72 +28,78 @@ use systole_quant::{
 
 #[derive(Args)]
 pub(crate) struct QuantizeArgs {
-    /// A model file, or the folder of a run: its best model
+    /// Model file, or run folder (its best model)
     model: String,
     #[command(flatten)]
     quant: QuantArgs,
-    /// Of what weights are [default: int8]; int4 with --activations none alone
+    /// Weight type [default: int8]; int4 needs --activations none
     #[arg(long, value_name = "TYPE")]
     weights: Option<WeightsName>,
-    /// Of what all between is [default: int8]; none: weights alone are packed, into a .safetensors file for any model
+    /// Activation type [default: int8]; none quantizes only the weights
+    ///
+    /// With none, the output is a .safetensors file and any model is supported.
     #[arg(long, value_name = "TYPE")]
     activations: Option<ActivationsName>,
-    /// The file to write, .tflite or .onnx, or with --activations none .safetensors
+    /// Output file: .tflite or .onnx, or .safetensors with --activations none
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Replace the file when it exists
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
 }
 
-/// What `--weights` takes.
+/// Values of `--weights`.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum WeightsName {
-    /// Eight bits, a scale for each output channel
+    /// 8 bits, one scale per output channel
     Int8,
-    /// Four bits, a scale for each 128 inputs of an output channel
+    /// 4 bits, one scale per 128 inputs of an output channel
     Int4,
 }
 
-/// What `--activations` takes.
+/// Values of `--activations`.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum ActivationsName {
-    /// Eight bits
+    /// 8 bits
     Int8,
-    /// Floats, and weights are floats again when they are loaded
+    /// Floats; the weights are dequantized when the model is loaded
     None,
 }
 
-/// How a model is quantised.
+/// Quantization options.
 #[derive(Args)]
 pub(crate) struct QuantArgs {
     #[command(flatten)]
     data: DataArgs,
-    /// fashion-mnist, mnist, glyphs, cifar10, folder, records [default: the one it was trained on]
+    /// Dataset: fashion-mnist, mnist, cifar10, … [default: the training dataset]
+    ///
+    /// One of fashion-mnist, mnist, glyphs, cifar10, folder, records.
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
-    /// Training samples whose values tell the ranges [default: 500]
+    /// Number of training samples for calibration [default: 500]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     samples: Option<u64>,
-    /// Test samples to measure the accuracy on [default: 1000; 0: none]
+    /// Number of test samples for the accuracy [default: 1000; 0: none]
     #[arg(long, value_name = "N")]
     pub(crate) test_samples: Option<u64>,
-    /// How ranges are chosen from the values seen [default: minmax]
+    /// Calibration method [default: minmax]
     #[arg(long, value_name = "HOW")]
     calibrate: Option<MethodName>,
-    /// Whether weights of convolutions have a scale for each channel or one [default: channel]
+    /// Granularity of convolution weight scales [default: channel]
     #[arg(long, value_name = "WHAT")]
     per: Option<ScaleGranularity>,
-    /// Layers that stay in floats
+    /// Layers to keep in float
     #[arg(long, value_name = "LAYER,…", value_delimiter = ',')]
     skip: Vec<String>,
-    /// First give the weights before and after each channel one range (cross-layer equalisation)
+    /// Equalize weight ranges across layers before quantization
+    ///
+    /// Cross-layer equalization.
     #[arg(long)]
     equalize: bool,
-    /// Take what the rounding of weights moves the means by off the biases
+    /// Correct biases for the mean shift caused by weight rounding
     #[arg(long)]
     correct_bias: bool,
-    /// Say which operators a chip would run, and why not the others
+    /// Report which operators run on a chip, and why others do not
     #[arg(long, value_name = "CHIP")]
     target: Option<TargetName>,
     /// Set any key of the model's TOML, such as data.records.encoding=latin1
@@ -101,16 +107,16 @@ pub(crate) struct QuantArgs {
     sets: Vec<String>,
 }
 
-/// What `--calibrate` takes.
+/// Values of `--calibrate`.
 #[derive(Clone, Copy, ValueEnum)]
 enum MethodName {
-    /// From the least to the greatest
+    /// Minimum and maximum
     Minmax,
     /// Without the outermost 0.01 percent
     Percentile,
-    /// What loses least information
+    /// Minimum loss of information (KL divergence)
     Entropy,
-    /// What has the least squared error
+    /// Minimum mean squared error
     Mse,
 }
 
@@ -125,23 +131,23 @@ impl MethodName {
     }
 }
 
-/// What `--per` takes.
+/// Values of `--per`.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum ScaleGranularity {
-    /// A scale for each output channel
+    /// One scale per output channel
     Channel,
     /// One scale for all weights of a layer
     Tensor,
 }
 
-/// What `--target` takes.
+/// Values of `--target`.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum TargetName {
-    /// Google's Edge TPU: the Coral boards and sticks
+    /// Google's Edge TPU (Coral boards and USB sticks)
     Edgetpu,
 }
 
-/// What a file computes with.
+/// Arithmetic of the written file.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum FileArithmetic {
     Int8,
@@ -150,7 +156,7 @@ pub(crate) enum FileArithmetic {
 }
 
 impl QuantArgs {
-    /// One scale for each tensor, ranges from so many samples.
+    /// Options for per-tensor scales, calibrated on `samples` samples.
     #[cfg(feature = "tpu1")]
     pub(crate) fn per_tensor(data: DataArgs, dataset: Option<String>, samples: Option<u64>) -> QuantArgs {
         QuantArgs {
@@ -168,7 +174,7 @@ impl QuantArgs {
         }
     }
 
-    /// Whether nothing was asked for.
+    /// Whether no option was given.
     pub(crate) fn is_empty(&self) -> bool {
         self.data.data_dir.is_none()
             && self.dataset.is_none()
@@ -191,13 +197,13 @@ impl QuantArgs {
         }
     }
 
-    /// The first argument that is of ranges, and was given.
+    /// Returns the first given option that concerns activations.
     fn of_activations(&self) -> Option<&'static str> {
         let given = [("--samples", self.samples.is_some()), ("--target", self.target.is_some())];
         given.into_iter().chain(self.of_ranges()).find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
     }
 
-    /// Arguments that say how ranges are found, and whether they were given.
+    /// Options that control calibration, each with whether it was given.
     fn of_ranges(&self) -> [(&'static str, bool); 5] {
         [
             ("--calibrate", self.calibrate.is_some()),
@@ -208,28 +214,29 @@ impl QuantArgs {
         ]
     }
 
-    /// An error for arguments that a model which was trained for eight bits has settled.
+    /// Rejects options that quantization-aware training has already fixed.
     fn check_trained(&self, file: &str) -> Result<(), CommandError> {
         match self.of_ranges().into_iter().find(|(_, is_given)| *is_given) {
             None => Ok(()),
             Some((flag, _)) => {
-                let e = Error::new(ErrorKind::Config, format!("{file} was trained for eight bits"));
-                let e = e.at(flag).because("its ranges, and which layers stay in floats, were settled there");
-                Err(CommandError::usage(e.hint("leave the argument out")))
+                let e = Error::new(ErrorKind::Config, format!("{file} was trained with int8 quantization"));
+                let e = e.at(flag).because("training fixed the ranges and the layers that stay in float");
+                Err(CommandError::usage(e.hint("remove the option")))
             }
         }
     }
 
-    /// The configuration of the data that the model learnt from, in order and unchanged.
+    /// Returns the configuration of the training data, in order and without augmentation.
     pub(crate) fn config(&self, model: &Model, file: &str) -> Result<RunConfig, CommandError> {
         let mut draft = match (config_of(model, file)?, &self.dataset) {
             (Some(config), _) => {
-                ConfigDraft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?
+                ConfigDraft::parse(&config.to_toml()?, &format!("the configuration stored in {file}"))?
             }
             (None, Some(dataset)) => ConfigDraft::preset(dataset).map_err(CommandError::usage)?,
             (None, None) => {
-                let e = Error::new(ErrorKind::Config, format!("{file} does not say what it was trained on"));
-                return Err(CommandError::usage(e.hint("name the data set with --dataset")));
+                let e =
+                    Error::new(ErrorKind::Config, format!("{file} does not contain its training dataset"));
+                return Err(CommandError::usage(e.hint("name the dataset with --dataset")));
             }
         };
         if let Some(name) = &self.dataset {
@@ -250,16 +257,18 @@ impl RunCommand for QuantizeArgs {
             return self.weights_alone(screen);
         }
         if self.weights == Some(WeightsName::Int4) {
-            let e = Error::new(ErrorKind::Config, "a .tflite file of int8 has no weights of four bits");
+            let e = Error::new(ErrorKind::Config, "an int8 .tflite file cannot have int4 weights");
             return Err(CommandError::usage(
-                e.at("--weights").hint("add --activations none, or leave it out"),
+                e.at("--weights").hint("add --activations none, or remove --weights"),
             ));
         }
         let name = self.out.display().to_string();
         if !tflite::is_lite(&name) && !onnx::is_onnx(&name) {
-            let e =
-                Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
-            return Err(CommandError::usage(e.at("--out").hint("end it in .tflite or .onnx")));
+            let e = Error::new(
+                ErrorKind::Config,
+                format!("{} is not a .tflite or .onnx file", self.out.display()),
+            );
+            return Err(CommandError::usage(e.at("--out").hint("use the extension .tflite or .onnx")));
         }
         check_out(&self.out, self.force)?;
         make(&self.model, FileArithmetic::Int8, &self.quant, &self.out, screen)
@@ -270,12 +279,13 @@ impl QuantizeArgs {
     fn weights_alone(&self, screen: &Screen) -> CommandResult {
         if self.out.extension().is_none_or(|end| end != "safetensors") {
             let e =
-                Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
-            return Err(CommandError::usage(e.at("--out").hint("end it in .safetensors")));
+                Error::new(ErrorKind::Config, format!("{} is not a .safetensors file", self.out.display()));
+            return Err(CommandError::usage(e.at("--out").hint("use the extension .safetensors")));
         }
         if let Some(flag) = self.quant.of_activations() {
-            let e = Error::new(ErrorKind::Config, "nothing but weights is in whole numbers").at(flag);
-            return Err(CommandError::usage(e.hint("leave the argument out, or --activations none")));
+            let e = Error::new(ErrorKind::Config, "the option does not apply to weight-only quantization")
+                .at(flag);
+            return Err(CommandError::usage(e.hint("remove the option or --activations none")));
         }
         check_out(&self.out, self.force)?;
         let bits = match self.weights {
@@ -286,7 +296,7 @@ impl QuantizeArgs {
     }
 }
 
-/// Writes a model as `.tflite` or ONNX, as the file's name says, and says what became of it.
+/// Writes a model as `.tflite` or ONNX, by the file's extension, and prints a report.
 pub(crate) fn make(
     model: &str,
     kind: FileArithmetic,
@@ -295,8 +305,8 @@ pub(crate) fn make(
     screen: &Screen,
 ) -> CommandResult {
     if args.target.is_some() && onnx::is_onnx(&out.display().to_string()) {
-        let e = Error::new(ErrorKind::Config, "the Edge TPU takes .tflite files").at("--target");
-        return Err(CommandError::usage(e.hint("end --out in .tflite, or leave the option out")));
+        let e = Error::new(ErrorKind::Config, "--target edgetpu needs a .tflite file").at("--target");
+        return Err(CommandError::usage(e.hint("use the extension .tflite for --out, or remove --target")));
     }
     let file = run_directory::model_file(model)?;
     let layers = Model::load_to_predict(&file)?;
@@ -315,11 +325,11 @@ pub(crate) fn make(
     Ok(0)
 }
 
-/// The ranges of a model's values, and the data and samples that they were seen in.
+/// Calibration result: value ranges, with the data and samples they come from.
 struct CalibrationResult {
-    /// How the model is quantised: as it was trained, or as the arguments say.
+    /// Quantization options, from training or from the arguments.
     options: QuantizeOptions,
-    /// Whether the ranges were found while the model trained.
+    /// Whether the ranges come from quantization-aware training.
     is_trained: bool,
     config: RunConfig,
     data: TrainingData,
@@ -341,7 +351,7 @@ fn calibrated(
     let config = args.config(layers, file)?;
     let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
     check_samples(layers, &config, &data, file)?;
-    // Of trained ranges they only show what the layers' noise is.
+    // With trained ranges the samples only measure the noise per layer.
     let few = if trained.is_some() { SHOWN } else { 500 };
     let samples = args.samples.map_or(few, |n| n as usize);
     let (samples, _) = taken(&config.train_pipeline(&data), &input_of(layers, float)?, samples)?;
@@ -354,7 +364,7 @@ fn calibrated(
     Ok(CalibrationResult { options: args.options(), is_trained: false, config, data, samples, ranges })
 }
 
-/// A trained model on int8 with the ranges of its training data, for who needs no file of it.
+/// Quantizes a trained model to an int8 graph without writing a file.
 #[cfg(feature = "tpu1")]
 pub(crate) fn graph(
     model: &str,
@@ -363,7 +373,7 @@ pub(crate) fn graph(
 ) -> Result<systole_tflite::TfliteModel, CommandError> {
     let file = run_directory::model_file(model)?;
     let mut layers = Model::load_to_predict(&file)?;
-    // What was trained may have a step for each channel.
+    // A quantization-aware trained model may have per-channel steps.
     layers.strip_quantization()?;
     let float = lower(&layers).at(|| file.clone())?;
     let CalibrationResult { ranges, options, .. } = calibrated(&layers, &float, &file, args, screen)?;
@@ -414,7 +424,7 @@ fn int8(
     Ok(0)
 }
 
-/// Samples that a layer's noise is measured on, and that tell what it alone costs.
+/// Number of samples for the noise and the accuracy cost per layer.
 const SHOWN: usize = 64;
 
 fn layer_json((l, alone): (&LayerReport, &Option<f64>)) -> serde_json::Value {
@@ -425,7 +435,7 @@ fn layer_json((l, alone): (&LayerReport, &Option<f64>)) -> serde_json::Value {
 }
 
 fn layer_table(layers: &[LayerReport], alone: &[Option<f64>]) -> String {
-    let head = ["Layer", "ops", "range", "clipped", "signal/noise", "same class, this layer alone"];
+    let head = ["Layer", "ops", "range", "clipped", "signal/noise", "same class (only this layer quantized)"];
     let mut rows = vec![head.map(String::from).to_vec()];
     for (l, alone) in layers.iter().zip(alone) {
         rows.push(vec![
@@ -440,7 +450,7 @@ fn layer_table(layers: &[LayerReport], alone: &[Option<f64>]) -> String {
     table(&rows)
 }
 
-/// Says what the Edge TPU would do with the file.
+/// Reports how the Edge TPU compiler would map the file.
 fn placed(made: &systole_tflite::TfliteModel, screen: &Screen) -> serde_json::Value {
     let mapping = edgetpu(made);
     let rows: Vec<Vec<String>> = mapping
@@ -453,16 +463,16 @@ fn placed(made: &systole_tflite::TfliteModel, screen: &Screen) -> serde_json::Va
         .collect();
     if !screen.json {
         screen.line(
-            "Edge TPU, by its compiler's published rules (not by the compiler itself, which is closed):",
+            "Edge TPU mapping by the published rules of its compiler (the compiler itself is closed source):",
         );
         screen.line(table(&rows).trim_end());
         screen.line(format!(
-            "  {} bytes of weights of {CACHE} on the chip, {} sent for each inference",
+            "  {} bytes of weights in the {CACHE} bytes on the chip, {} sent per inference",
             grouped(mapping.weights as u64),
             grouped(mapping.sent as u64)
         ));
         screen.line(format!(
-            "  estimate, from below: {:.2} ms an inference over USB ({} products at the peak of 1.97e12 a second)",
+            "  lower bound: {:.2} ms per inference over USB ({} multiply-adds at the peak of 1.97e12 per second)",
             1e3 * mapping.seconds,
             grouped(mapping.products)
         ));
@@ -474,20 +484,20 @@ fn placed(made: &systole_tflite::TfliteModel, screen: &Screen) -> serde_json::Va
     })
 }
 
-/// The one field that the model takes, and the element type that its graph of floats has for it.
+/// Returns the name of the model's single input and its element type in the float graph.
 fn input_of(layers: &Model, float: &systole_tflite::TfliteModel) -> Result<(String, DType)> {
     let dtype = float.inputs.first().and_then(|&i| float.tensors.get(i)).map_or(DType::F32, |t| t.ty.dtype);
     match &layers.architecture().inputs[..] {
         [one] => Ok((one.name.clone(), dtype)),
         more => Err(Error::new(
             ErrorKind::Unsupported,
-            format!("a model of {} inputs cannot be calibrated here", more.len()),
+            format!("calibration supports one input, but the model has {}", more.len()),
         )
-        .hint("use the library: systole_quant::quantize")),
+        .hint("use the Rust library: systole_quant::quantize")),
     }
 }
 
-/// How often the class stays when one layer alone is in eight bits, of some samples.
+/// For each layer, the share of samples whose class is unchanged if only this layer is quantized.
 fn each_alone(
     tests: &LabeledSamples,
     float: &systole_tflite::TfliteModel,
@@ -507,13 +517,14 @@ fn each_alone(
     layers.iter().map(one).collect()
 }
 
-/// What a file has.
+/// Size of a written file.
 struct QuantizedFile {
     bytes: usize,
     operators: usize,
 }
 
-/// Writes the file with the model's notes. Of floats ONNX is written from the layers: recurrent ones are operators there.
+/// Writes the file with the model's notes. Float ONNX files are written from the layers, where recurrent layers are
+/// single operators.
 fn write(
     made: &mut systole_tflite::TfliteModel,
     layers: &Model,
@@ -563,22 +574,21 @@ fn told(
         let rows = [row("float", a.float), row("int8", a.int8), row("same class", a.agree)];
         let places = match a.answers == a.samples {
             true => String::new(),
-            false => format!("{} in ", counted(a.answers as u64, "place")),
+            false => format!("{} in ", counted(a.answers as u64, "position")),
         };
         screen.line(format!("Accuracy on {places}{}:", counted(a.samples as u64, "test sample")));
         screen.line(table(&rows).trim_end());
     }
     match calibrated {
-        Some(0) => screen.line("Ranges are those that the model found while it trained for eight bits."),
-        Some(samples) => {
-            screen.line(format!("Ranges are from {}.", counted(samples as u64, "training sample")))
-        }
+        Some(0) => screen.line("The ranges come from quantization-aware training."),
+        Some(samples) => screen
+            .line(format!("The ranges are calibrated on {}.", counted(samples as u64, "training sample"))),
         None => {}
     }
     let size = counted(written.bytes as u64, "byte");
     let weights = grouped(made.constant_bytes() as u64);
     screen.line(format!(
-        "{}: {}, {size}, {weights} of them constants",
+        "{}: {}, {size}, {weights} of them weights",
         out.display(),
         counted(written.operators as u64, "operator")
     ));

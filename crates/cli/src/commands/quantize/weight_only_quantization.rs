@@ -1,4 +1,5 @@
-//! `systole quantize --activations none`: a model file with weights of eight or four bits, and what that costs.
+//! Weight-only quantization to int8 or int4 (`systole quantize --activations none`), with loss and metrics before and
+//! after.
 
 use crate::args::exit_status::{CommandError, CommandResult};
 use crate::commands::quantize::QuantArgs;
@@ -14,7 +15,7 @@ use systole_nn::loss::Loss;
 use systole_nn::{Logs, Model, QuantizedWeightReport, WeightBits};
 use systole_progress::progress::called;
 
-/// Writes the model with packed weights, and says how large it is and what it tells of test data, before and after.
+/// Writes the model with quantized weights and reports its size, and loss and metrics before and after.
 pub(crate) fn make(
     model: &str,
     bits: WeightBits,
@@ -49,14 +50,14 @@ pub(crate) fn make(
     Ok(0)
 }
 
-/// Loss and metrics before and after.
+/// Loss and metrics before and after quantization.
 struct WeightOnlyReport {
     before: Logs,
     after: Logs,
     samples: usize,
-    /// Whose test samples they are.
+    /// Name of the test data.
     data: String,
-    /// Whether the loss is the mean negative logarithm of the probabilities of tokens.
+    /// Whether the loss is the mean negative log-likelihood of tokens.
     is_text: bool,
 }
 

@@ -1,8 +1,8 @@
-//! `systole selftest`: whether a device computes what the interpreter and the CPU compute, in one command, with one
-//! report file that can be shared.
+//! `systole selftest`: checks that a device computes what the interpreter and the CPU compute, and writes a report file
+//! to share.
 //!
-//! The work is done by a child of this process (`here.rs`), which tells what it finds as lines of JSON: an accelerator's
-//! library may end its process or hang, and then the report says in what.
+//! A child process does the work (`here.rs`) and reports results as JSON lines: an accelerator's library may abort or
+//! hang the process, and the report then names the check that was running.
 
 mod args;
 mod protocol;
@@ -22,7 +22,7 @@ use std::time::Duration;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
-/// Failures that the screen shows; the report has all.
+/// Number of failures printed; the report has all.
 const SHOWN: usize = 10;
 
 impl RunCommand for SelftestArgs {
@@ -47,7 +47,7 @@ fn run(args: &SelftestArgs, common: &CommonArgs, screen: &Screen) -> CommandResu
     let found = watch(args, common, screen)?;
     let report = scrub.value(report(&short, &found));
     let text = serde_json::to_string_pretty(&report)
-        .map_err(|e| Error::new(ErrorKind::Bug, "a report does not serialise").because(e.to_string()))?;
+        .map_err(|e| Error::new(ErrorKind::Bug, "cannot serialize the report").because(e.to_string()))?;
     write_atomically(&OsFileSystem, &path, &[text.as_bytes(), b"\n"])?;
     show(&report, &path, screen);
     if screen.json {
@@ -56,24 +56,24 @@ fn run(args: &SelftestArgs, common: &CommonArgs, screen: &Screen) -> CommandResu
     Ok(u8::from(report["passed"] != true))
 }
 
-/// What the child told until it ended.
+/// Results received from the child process.
 #[derive(Default)]
 struct ChildOutput {
     sections: Map<String, Value>,
     failures: Vec<Value>,
-    /// What was being done.
+    /// The check that is running.
     now: String,
 }
 
-/// Starts the child, shows how far it is, and collects what it tells.
+/// Starts the child process, shows its progress and collects its results.
 fn watch(args: &SelftestArgs, common: &CommonArgs, screen: &Screen) -> Result<ChildOutput> {
-    let lost = |why: String| Error::new(ErrorKind::Io, "cannot start the process that tests").because(why);
+    let lost = |why: String| Error::new(ErrorKind::Io, "cannot start the child process").because(why);
     let program = std::env::current_exe().map_err(|e| lost(e.to_string()))?;
     let mut child = Command::new(program);
     child.args(["selftest", "--here", "--steps", &args.steps.to_string()]);
     child.args(["--batch-size", &args.batch_size.to_string()]);
     common.pass_on(&mut child);
-    // Thousands of small programs, each compiled once: they would push others out of the cache.
+    // Thousands of small programs are compiled once each; caching them would evict other programs.
     child.env(knobs::COMPILE_CACHE.name, "off");
     let mut child =
         child.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| lost(e.to_string()))?;
@@ -87,19 +87,19 @@ fn watch(args: &SelftestArgs, common: &CommonArgs, screen: &Screen) -> Result<Ch
             Err(RecvTimeoutError::Timeout) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                found.fail(format!("nothing came to an end for {} s", args.time_limit));
+                found.fail(format!("no check finished within {} s", args.time_limit));
                 return Ok(found);
             }
         }
     }
     let status = child.wait().map_err(|e| lost(e.to_string()))?;
     if !status.success() && found.failures.is_empty() {
-        found.fail(format!("the process that tested ended: {status}"));
+        found.fail(format!("the child process ended: {status}"));
     }
     Ok(found)
 }
 
-/// The child's standard output, line by line, from a thread: so that a child that hangs can be given up.
+/// Reads the child's output lines on a thread, so that a hanging child can be abandoned.
 fn lines_of(child: &mut Child) -> Result<Receiver<String>> {
     let (send, lines) = channel();
     let out = child.stdout.take();
@@ -175,10 +175,10 @@ fn show(report: &Value, path: &Path, screen: &Screen) {
         screen.line(format!("and {} more", failures.len() - SHOWN));
     }
     screen.line(report["summary"][0].as_str().unwrap_or_default());
-    screen.line(format!("The report, which names no folder and no computer: {}", quoted(path)));
+    screen.line(format!("Report (without paths and host name): {}", quoted(path)));
 }
 
-/// Takes out of texts what tells where they were written: folders and the computer's name.
+/// Replaces paths and the host name in the report by placeholders.
 struct Anonymizer(Vec<(String, String)>);
 
 impl Anonymizer {
@@ -197,7 +197,7 @@ impl Anonymizer {
         }
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         taken.push((host.trim().to_string(), "HOST".into()));
-        // A root or an empty name would be found everywhere.
+        // A root directory or an empty name would match everywhere.
         taken.retain(|(from, _)| from.len() > 2);
         Anonymizer(taken)
     }

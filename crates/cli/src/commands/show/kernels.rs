@@ -1,5 +1,4 @@
-//! `systole show --stage`: what a model's training step, or a program, becomes in the CPU engine, after each pass, stage and rule of the
-//! compiler, and which kernel computes each step in the end.
+//! `systole show --stage`: prints a program after a compiler pass, stage or rule, and the kernel chosen for each step.
 
 use crate::args::exit_status::CommandResult;
 use crate::render::screen::Screen;
@@ -10,7 +9,7 @@ use systole_ir::text::print_annotated;
 use systole_ir::{Graph, Result};
 use systole_runtime::CompileOptions;
 
-/// What training asks of the compiler.
+/// Compile options of a training step.
 pub(crate) fn training(parameters: usize) -> CompileOptions {
     CompileOptions {
         donated: (0..parameters).collect(),
@@ -22,7 +21,7 @@ pub(crate) fn training(parameters: usize) -> CompileOptions {
     }
 }
 
-/// What it has become after a pass, stage or rule of the compiler.
+/// Returns the graph or program after the named compiler stage.
 pub(crate) fn after(graph: &Graph, options: &CompileOptions, stage: &str) -> Result<String> {
     let options = CpuBackend::new()?.program_options(options);
     Ok(match form_after(graph, &options, stage)? {
@@ -31,12 +30,12 @@ pub(crate) fn after(graph: &Graph, options: &CompileOptions, stage: &str) -> Res
     })
 }
 
-/// Each step and its kernel on a line, as the knobs have it compiled.
+/// Lists each step with its kernel, compiled with the current environment variables.
 pub(crate) fn text(graph: &Graph, options: &CompileOptions) -> Result<String> {
     Ok(kernel_listing(&CpuBackend::new()?.explain(graph, options)?))
 }
 
-/// Prints the steps as objects.
+/// Prints the steps as JSON.
 pub(crate) fn object(
     graph: &Graph,
     options: &CompileOptions,

@@ -1,4 +1,4 @@
-//! `systole show MODEL --schedule`: learning rate and momentum of each step of a run.
+//! `systole show MODEL --schedule`: plots learning rate and momentum over the steps of a run.
 
 use crate::args::exit_status::CommandResult;
 use crate::models::command_target::{CommandTarget, config_of};
@@ -12,10 +12,10 @@ use systole_nn::Model;
 use systole_nn::optimizer::ScheduledValue;
 use systole_progress::terminal;
 
-/// Points of a curve, at most.
+/// Maximum number of points per curve.
 const POINTS: u64 = 400;
 
-/// What is shown, over how many steps, and where a picture of it goes.
+/// Target, number of steps and SVG path of the plot.
 pub(crate) struct ScheduleArgs<'a> {
     pub(crate) target: &'a str,
     pub(crate) steps: Option<u64>,
@@ -27,14 +27,14 @@ pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> CommandResult {
     let model = target.model()?;
     let (steps, each) = steps_of(&target, args, &model)?;
     let Some(compile) = model.compile_config() else {
-        let e = Error::new(ErrorKind::Config, format!("{} was never compiled", args.target));
-        return Err(e.because("it has no optimizer").hint("name a preset or a TOML file").into());
+        let e = Error::new(ErrorKind::Config, format!("{} is not compiled", args.target));
+        return Err(e.because("the model has no optimizer").hint("name a preset or a TOML file").into());
     };
     let mut optimizer = compile.optimizer.clone();
-    // What goes over a whole run knows its steps when that begins.
+    // Whole-run schedules need the number of steps.
     optimizer.settle(0, steps, each);
     let stride = steps.div_ceil(POINTS).max(1);
-    // The last step too, where the curve would end before it.
+    // Include the last step even if the stride skips it.
     let places: Vec<u64> = (0..steps).step_by(stride as usize).chain([steps - 1]).collect();
     let curve = |(name, at): ScheduledValue<'_>| ScheduleCurve {
         axis: if name == "momentum" { "momentum" } else { "rate" },
@@ -57,11 +57,11 @@ pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> CommandResult {
         return Ok(0);
     }
     curves.iter().for_each(|curve| curve.tell(&x, steps, screen));
-    pictures(args.out, &curves).iter().for_each(|path| screen.line(format!("The picture: {}", quoted(path))));
+    pictures(args.out, &curves).iter().for_each(|path| screen.line(format!("Plot: {}", quoted(path))));
     Ok(0)
 }
 
-/// What changes from step to step, at some of them.
+/// A scheduled value, sampled at some steps.
 struct ScheduleCurve {
     name: String,
     axis: &'static str,
@@ -85,13 +85,13 @@ impl ScheduleCurve {
         let what = if self.name == "learning_rate" { String::new() } else { format!("{}, ", self.title()) };
         let most = self.y.iter().copied().fold(0.0, f64::max);
         screen.line(format!(
-            "{what}{}: {first:.3e} in the first, {most:.3e} at the most, {last:.3e} in the last",
+            "{what}{}: first {first:.3e}, maximum {most:.3e}, last {last:.3e}",
             counted(steps, "step")
         ));
     }
 }
 
-/// Where the pictures go: the first to the path that was asked for, `rate.svg`, others beside it: `rate-momentum.svg`.
+/// Returns the SVG paths: the first curve at the given path `rate.svg`, others next to it: `rate-momentum.svg`.
 fn pictures(out: Option<&PathBuf>, curves: &[ScheduleCurve]) -> Vec<PathBuf> {
     let Some(path) = out else { return Vec::new() };
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -103,17 +103,19 @@ fn pictures(out: Option<&PathBuf>, curves: &[ScheduleCurve]) -> Vec<PathBuf> {
     curves.iter().enumerate().map(|(i, curve)| if i == 0 { path.clone() } else { beside(curve) }).collect()
 }
 
-/// Steps of the run that a configuration describes, and of each of its epochs.
+/// Returns the steps of the configured run and of each epoch.
 fn steps_of(target: &CommandTarget, args: &ScheduleArgs<'_>, model: &Model) -> Result<(u64, u64)> {
     let named = target.config()?;
     let config = named.map_or_else(|| config_of(model, args.target), |config| Ok(Some(config)))?;
     let Some(config) = config else {
-        let e =
-            Error::new(ErrorKind::Config, format!("{} does not say how long it was trained", args.target));
+        let e = Error::new(
+            ErrorKind::Config,
+            format!("{} does not contain the length of its training", args.target),
+        );
         return args
             .steps
             .map(|steps| (steps, steps))
-            .ok_or_else(|| e.hint("--steps N says over how many steps"));
+            .ok_or_else(|| e.hint("pass the number of steps with --steps N"));
     };
     let epochs = config.fit.epochs as u64;
     if let Some(steps) = args.steps {
@@ -125,7 +127,7 @@ fn steps_of(target: &CommandTarget, args: &ScheduleArgs<'_>, model: &Model) -> R
     } as u64;
     match each * epochs {
         0 => Err(Error::new(ErrorKind::Config, format!("{} has {} steps", args.target, grouped(0)))
-            .hint("--steps N")),
+            .hint("pass --steps N")),
         steps => Ok((steps, each)),
     }
 }

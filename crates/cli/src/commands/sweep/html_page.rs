@@ -1,4 +1,4 @@
-//! `sweep.html`: the trials of a sweep as a page.
+//! Writes `sweep.html`: ranking, curves and parameter plots of a sweep's trials.
 
 use crate::commands::sweep::{SweepState, TrialState};
 use crate::render::screen::note;
@@ -8,30 +8,30 @@ use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_nn::counted;
 use systole_report::{HtmlTile, Page, Plot, PlotSeries, SectionBlock, Tone};
 
-/// Trials with a colour; the others are grey.
+/// Number of colored trials; the others are gray.
 const COLOURED: usize = 7;
 const GREY: usize = 7;
-/// Parameters with a chart of their own.
+/// Maximum number of parameters with a chart.
 const CHARTS: usize = 8;
 
-/// Writes the page; where that fails it is told, and that is all.
+/// Writes the page; an error is only reported.
 pub(crate) fn write(all: &SweepState<'_>, file: &Path, path: &Path) -> bool {
     let written = write_atomically(&OsFileSystem, path, &[page(all, file).html().as_bytes()]);
-    written.inspect_err(|e| note(&format!("the report is not written: {e}"))).is_ok()
+    written.inspect_err(|e| note(&format!("cannot write the report: {e}"))).is_ok()
 }
 
 fn page(all: &SweepState<'_>, file: &Path) -> Page {
     let title = file.file_stem().map_or(String::new(), |s| s.to_string_lossy().into_owned());
     let method = match all.sweep.method {
-        SweepMethod::Grid => "a grid",
-        SweepMethod::Random => "drawn at random",
+        SweepMethod::Grid => "grid search",
+        SweepMethod::Random => "random search",
         SweepMethod::Halving => "successive halving",
     };
     let n = counted(all.trials.len() as u64, "trial");
     let mut page = Page {
         title: format!("{title}: a sweep"),
         lead: format!(
-            "{n}, {method}, by {} ({} is better)",
+            "{n}, {method}, ranked by {} ({} is better)",
             all.metric,
             if all.grows { "more" } else { "less" }
         ),
@@ -50,7 +50,7 @@ fn page(all: &SweepState<'_>, file: &Path) -> Page {
             page.tiles.push(HtmlTile {
                 label: key.clone(),
                 value: value.to_string(),
-                note: "of the best".into(),
+                note: "of the best trial".into(),
             });
         }
     }
@@ -59,9 +59,9 @@ fn page(all: &SweepState<'_>, file: &Path) -> Page {
         page.verdicts.push((Tone::Bad, format!("{} failed: {why}", tried.told())));
     }
     let rows = all.rows();
-    page.add("trials", "Trials, the best first", vec![SectionBlock::Table { rows, numbers: true }]);
+    page.add("trials", "Trials, best first", vec![SectionBlock::Table { rows, numbers: true }]);
     page.add("curves", "Curves", curves(all, &ranked));
-    page.add("parameters", "What each parameter does", parameters(all));
+    page.add("parameters", "Effect of each parameter", parameters(all));
     page
 }
 
@@ -88,7 +88,7 @@ fn curves(all: &SweepState<'_>, ranked: &[&TrialState]) -> Vec<SectionBlock> {
     }])]
 }
 
-/// The metric of each trial by each parameter that is a number.
+/// Plots the metric over each numeric parameter.
 fn parameters(all: &SweepState<'_>) -> Vec<SectionBlock> {
     let keys = all.trials.first().map_or(0, |t| t.trial.settings.len()).min(CHARTS);
     let plot = |k: usize| {

@@ -1,4 +1,4 @@
-//! `systole tpu1`: a model on the first TPU, simulated: where the cycles go, and what other chips would need.
+//! `systole tpu1`: simulates a model on the first TPU, reports the cycles, and compares with modern chips.
 
 mod args;
 mod int8_model;
@@ -34,16 +34,17 @@ impl RunCommand for Tpu1Args {
             told = show(&report, &self, screen)?;
             if self.check {
                 let none = || Error::new(ErrorKind::Config, format!("{name} has no weights to compute with"));
-                let graph = graph
-                    .ok_or_else(|| CommandError::usage(none().at("--check").hint("a model of yours")))?;
+                let graph = graph.ok_or_else(|| {
+                    CommandError::usage(none().at("--check").hint("name a model of your own"))
+                })?;
                 let words = int8_model::check(name, &graph, &chip)?;
                 screen.line(format!("\n{words}"));
                 told.insert("check".into(), json!(words));
             }
         } else if let Some(path) = &common.trace {
-            let e = Error::new(ErrorKind::Config, "there is no program to draw a timeline of");
+            let e = Error::new(ErrorKind::Config, "--trace needs a model");
             return Err(CommandError::usage(
-                e.at(format!("--trace {}", path.display())).hint("name a model: tpu1/mlp0"),
+                e.at(format!("--trace {}", path.display())).hint("name a model, such as tpu1/mlp0"),
             ));
         }
         self.lessons(&chip, screen, &mut told)?;
@@ -59,7 +60,7 @@ impl RunCommand for Tpu1Args {
 }
 
 impl Tpu1Args {
-    /// What is told without a model too.
+    /// Prints the parts that do not need a model: explanation, comparison, animation.
     fn lessons(
         &self,
         chip: &Tpu1Chip,
@@ -81,20 +82,22 @@ impl Tpu1Args {
                 Some("svg") => animate::svg(chip, rows),
                 Some("html") => animate::html(chip, rows),
                 _ => {
-                    let e =
-                        Error::new(ErrorKind::Config, format!("{} is no name of a picture", path.display()));
-                    return Err(e.at("--animate").hint("end it with .svg or .html"));
+                    let e = Error::new(
+                        ErrorKind::Config,
+                        format!("{} is not an .svg or .html file", path.display()),
+                    );
+                    return Err(e.at("--animate").hint("use the extension .svg or .html"));
                 }
             };
             std::fs::write(path, page).map_err(|e| Error::io("cannot write", path, e))?;
-            screen.detail(format!("Written: {}", path.display()));
+            screen.detail(format!("Wrote {}", path.display()));
             told.insert("animation".into(), json!(path.display().to_string()));
         }
         Ok(())
     }
 }
 
-/// The int8 graph of a name that is no application of the paper.
+/// Returns the int8 graph of a model file; `None` for an application of the paper.
 fn graph(name: &str, args: &Tpu1Args, screen: &Screen) -> Result<Option<Graph>, CommandError> {
     if tflite::is_lite(name) {
         return Ok(Some(tflite::open(name)?));
@@ -141,7 +144,7 @@ fn show(
     Ok(told)
 }
 
-/// The name of a pass's layer.
+/// Returns the layer name of each matrix multiply.
 fn layers_of(program: &ChipProgram) -> Vec<&str> {
     let (mut layer, mut names) = ("", Vec::new());
     for instruction in &program.instructions {

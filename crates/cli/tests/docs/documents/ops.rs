@@ -1,4 +1,5 @@
-//! `docs/internals/ops.md` is made of the tables of the code: each column says what the op's own samples do.
+//! Generates `docs/internals/ops.md` from the operation tables of the code; each column states the result of the op's
+//! own samples.
 
 use super::same_or_bless;
 use std::collections::BTreeSet;

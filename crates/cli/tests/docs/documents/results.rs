@@ -1,5 +1,5 @@
-//! `docs/results/current.md` is made of `docs/results/measurements.csv`: of each workload, precision and machine the
-//! newest line counts, so measuring again is appending.
+//! Generates `docs/results/current.md` from `docs/results/measurements.csv`. The newest line of each workload,
+//! precision and machine counts, so a new measurement is appended.
 
 use super::{ROOT, read, same_or_bless};
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! The pictures of the README are drawn from what the program printed: a run that was recorded (`docs/pictures/record`), and
-//! the page of a plan, which is made anew each time.
+//! Draws the README's images from program output: a recorded run (`docs/pictures/record`), and the page of a plan,
+//! which is generated each time.
 
 use super::{ROOT, read, same_or_bless, scratch};
 use std::fmt::Write;
@@ -171,7 +171,7 @@ impl Page {
             length: plain(between(html, "<p>", "</p>")[0]),
             advice: between(advice, "<p>", "</p>").into_iter().map(plain).collect(),
             runs: bars(&section("Time and cost of the run")),
-            memory: bars(&section("Memory of one device")),
+            memory: bars(&section("Memory per device")),
         }
     }
 
@@ -198,8 +198,7 @@ impl Page {
         for line in &self.advice {
             text(&mut body, 24, "a", line);
         }
-        for (heading, rows) in
-            [("Time and cost of the run", &self.runs), ("Memory of one device", &self.memory)]
+        for (heading, rows) in [("Time and cost of the run", &self.runs), ("Memory per device", &self.memory)]
         {
             text(&mut body, 34, "b", heading);
             for (machine, parts, over, words) in rows {

@@ -1,6 +1,6 @@
-//! Common-subexpression elimination: equal ops on equal operands are computed once.
+//! Common-subexpression elimination: computes equal ops on equal operands once.
 //!
-//! Every op is a pure function; random bits too depend on their state operand alone. So equality of op and operands
+//! Every op is a pure function; even random bits depend only on their state operand. So equality of op and operands
 //! suffices.
 
 use crate::graph::rewrite::{NodeResults, rebuild};

@@ -1,9 +1,8 @@
-//! Sums of arrays that are zero outside a part become a concatenation or a scatter.
+//! Rewrites sums of zero-padded arrays as a concatenation or a scatter.
 //!
-//! The gradient of slicing is a sum of zero-padded pieces. Where the pieces tile the array without overlap, the sum is
-//! their concatenation (which keeps a −0 that adding zeros would turn into +0). The gradient of an embedding look-up is
-//! a scatter-add of rows onto zeros. Where this is added to another array, the rows are scattered onto that array
-//! instead.
+//! The gradient of slicing is a sum of zero-padded pieces. If the pieces tile the array without overlap, the sum is
+//! their concatenation (which keeps a −0 that adding zeros would turn into +0). The gradient of an embedding lookup is
+//! a scatter-add of rows onto zeros. If this is added to another array, the rows are scattered onto that array instead.
 
 use crate::graph::rewrite::{NodeLookup, Rewriter, rebuild};
 use smallvec::smallvec;
@@ -60,7 +59,7 @@ fn scattered_onto(g: &mut Rewriter, v: ValueId, x: ValueId) -> Option<ValueId> {
     (adds && g.is_zero(zeros)).then(|| g.push(s.clone(), &[x, indices, updates], &node))
 }
 
-/// Appends the pieces of a sum; `None` where it has other terms.
+/// Appends the pieces of a sum; `None` if it has other terms.
 fn collect(g: &Rewriter, v: ValueId, pieces: &mut Vec<PaddedPiece>) -> Option<()> {
     let node = g.node(v);
     match &node.op {
@@ -98,7 +97,7 @@ mod tests {
         assert_eq!(count(|op| matches!(op, Op::Pad(_))), 0);
         let y = part(0, 5).sum_all() + part(2, 8).exp().sum_all();
         let (graph, _) = crate::optimize(&g.finish(&grad(&y, &[&x])).unwrap()).unwrap();
-        assert!(graph.nodes.iter().any(|n| matches!(n.op, Op::Pad(_))), "they overlap");
+        assert!(graph.nodes.iter().any(|n| matches!(n.op, Op::Pad(_))), "the pieces overlap");
     }
 
     #[test]

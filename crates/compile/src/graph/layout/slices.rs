@@ -1,8 +1,8 @@
-//! Moves slices from the results of element-wise ops to their operands.
+//! Slice propagation: moves slices from the results of element-wise ops to their operands.
 //!
-//! Where only slices of an element-wise value are used, such as the gates of a recurrent layer that were computed
+//! If only slices of an element-wise value are used, such as the gates of a recurrent layer that were computed
 //! together, each slice is computed from slices of the operands. The lowering makes these strided loads of the
-//! element-wise programs (see `lower/groups.rs`), so that no array is needed for them, and the computation fuses with
+//! element-wise programs (see `lower/grouping.rs`), so that no array is needed for them, and the computation fuses with
 //! the users of each slice.
 
 use crate::graph::rewrite::{Rewriter, rebuild};
@@ -11,11 +11,11 @@ use std::collections::HashMap;
 use systole_ir::op::{BroadcastInDim, Constant, LoweringClass, Slice};
 use systole_ir::{Dims, Graph, Literal, Node, Op, Shape, TensorType, ValueId};
 
-/// Elements. Minimum contiguous run for a slice to be read in place: element-wise programs loop over rows, and the
+/// Minimum contiguous run in elements for a slice to be read in place: element-wise programs loop over rows, and the
 /// overhead of a row is about the cost of some dozens of elements.
 pub const RUN: usize = 128;
 
-/// Whether element-wise programs read a slice of `x` in place, by strides and an offset.
+/// Whether element-wise programs read a slice of `x` in place, with strides and an offset.
 pub fn is_read_in_place(s: &Slice, x: &TensorType) -> bool {
     let sizes = || s.start.iter().zip(&s.limit).map(|(a, b)| b - a);
     let cut = |d: usize| s.limit[d] - s.start[d] < x.shape[d];
@@ -63,7 +63,7 @@ fn nodes_to_cut(graph: &Graph) -> Vec<bool> {
     }
 }
 
-/// The element-wise nodes of which only slices are used, except those in `blocked`.
+/// Element-wise nodes of which only slices are used, except those in `blocked`.
 fn wanted_slices(graph: &Graph, blocked: &[bool]) -> Vec<bool> {
     // For each node the slices that are used; `None` means all of it.
     let mut wanted: Vec<Option<Vec<SliceBounds>>> = vec![Some(Vec::new()); graph.nodes.len()];

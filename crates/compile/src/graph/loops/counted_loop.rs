@@ -1,17 +1,18 @@
-//! What the trips of a counted loop do with its states: which count them, which are stacks that each trip writes an entry of.
+//! Analysis of counted loops: which states are iteration counters, and which are stacked arrays with one entry per
+//! iteration.
 
 use crate::graph::rewrite::NodeLookup;
 use systole_ir::op::{Binary, DynamicUpdateSlice, While};
 use systole_ir::{DType, Graph, Node, Op, TensorType, ValueId};
 
-/// The order in which iterations visit the entries of a stacked array.
+/// Order in which iterations visit the entries of a stacked array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum IterationOrder {
     Forward,
     Backward,
 }
 
-/// A loop, with the parameters of its body that count iterations from 0.
+/// A counted loop, with the body parameters that count iterations from 0.
 pub(super) struct CountedLoop<'w> {
     pub(super) w: &'w While,
     pub(super) body: &'w Graph,
@@ -23,13 +24,13 @@ pub(super) struct CountedLoop<'w> {
 }
 
 impl<'w> CountedLoop<'w> {
-    /// Those of a loop of a graph.
+    /// Analyzes a loop node of a graph.
     pub(super) fn of_node(graph: &Graph, node: &Node, w: &'w While) -> CountedLoop<'w> {
         CountedLoop::of(w, |k| graph.is_zero(node.inputs[w.captures + k]))
     }
 
-    /// Of a stacked state that each iteration only writes its own entry of: the value of that, without the dimension of
-    /// iterations, and its index.
+    /// For a stacked state in which each iteration only writes its own entry: the entry's value, without the dimension
+    /// of iterations, and its index.
     pub(super) fn entry(&self, k: usize) -> Option<(ValueId, ValueId)> {
         let made = self.body.node(self.body.results[k]);
         if !self.is_filled(k) {
@@ -40,6 +41,7 @@ impl<'w> CountedLoop<'w> {
         (self.body.ty(value).shape[..] == stack.shape[1..]).then_some((value, made.inputs[2]))
     }
 
+    /// Analyzes a loop; `from_zero` tells which states start as zero.
     pub(super) fn of(w: &'w While, from_zero: impl Fn(usize) -> bool) -> CountedLoop<'w> {
         let body = &*w.body;
         let is_one = |v: ValueId| matches!(&body.node(v).op, Op::Constant(c) if c.value.get(0).as_i64() == 1);
@@ -64,7 +66,7 @@ impl<'w> CountedLoop<'w> {
         }
     }
 
-    /// The order in which `index` runs over all iterations, if it visits each entry once.
+    /// Order in which `index` visits the entries, if it visits each entry once.
     pub(super) fn order(&self, index: ValueId) -> Option<IterationOrder> {
         let node = self.body.node(index);
         let last = self.count as i64 - 1;
@@ -93,7 +95,7 @@ impl<'w> CountedLoop<'w> {
         self.uses[own.index()] == 1 && self.w.cond.use_counts()[tested.index()] == 0
     }
 
-    /// Whether state `k` is a stacked array that each iteration only writes its own entry of.
+    /// Whether state `k` is a stacked array in which each iteration only writes its own entry.
     pub(super) fn is_filled(&self, k: usize) -> bool {
         let own = self.body.params[self.w.captures + k];
         let made = self.body.node(self.body.results[k]);

@@ -1,11 +1,11 @@
-//! Counted loops: moves sums over all iterations out of the loop.
+//! Hoists sums out of counted loops: replaces a sum over all iterations by one large contraction after the loop.
 //!
 //! A state `s ← s + a · b` that nothing else reads is a sum of contractions over the iterations. Each iteration then
 //! only stores its `a` and `b` in stacked arrays, and one large contraction after the loop replaces the many small
-//! ones. This is the gradient of a recurrent layer's weights. Sums over dimensions are treated alike.
+//! ones. This is the gradient of a recurrent layer's weights. Sums over dimensions are handled in the same way.
 //!
-//! An operand is not stored again where a stacked array of its values exists already: as a capture of which it is an
-//! entry, or as a stacked state that records the values of a state which starts as zero.
+//! An operand is not stored again if a stacked array of its values already exists: as a capture that the loop reads
+//! entry by entry, or as a stacked state that records the values of a state that starts as zero.
 
 use super::counted_loop::{CountedLoop, IterationOrder};
 use crate::graph::rewrite::{NodeLookup, NodeResults, Rewriter, rebuild};
@@ -22,14 +22,15 @@ pub fn run(graph: &Graph, optimize: fn(&Graph) -> Option<Graph>) -> Graph {
         if w.trip_count.is_none() {
             bound(w)?;
         }
-        // The body is in its traced form; the patterns below match simplified graphs.
+        // The body is not simplified yet, and the patterns below match simplified graphs.
         let body = optimize(&w.body)?;
         let w = While { body: body.into(), recorded: None, ..w.clone() };
         let from_zero = |k: usize| g.is_zero(inputs[w.captures + k]);
         let trip_count = w.trip_count.or_else(|| counted(&w, from_zero)).filter(|&n| n > 0)?;
         let (is_ours, w) = (w.trip_count.is_some(), While { trip_count: Some(trip_count), ..w });
         let moving = SumHoisting { w: &w, sums: CountedLoop::of(&w, from_zero).sums(), node };
-        // Loops of others may have any number of trips: what they store for a sum is bounded by what they have anyway.
+        // Loops of imported programs may have any number of iterations: the arrays stored for a sum must not exceed the
+        // loop's operands.
         let held: usize = inputs.iter().map(|&v| g.ty(v).bytes()).sum();
         Some(match moving.sums.is_empty() || (!is_ours && moving.stored() > held) {
             true => all_results(g.push(w, inputs, node), node.outs.len()),
@@ -38,7 +39,7 @@ pub fn run(graph: &Graph, optimize: fn(&Graph) -> Option<Graph>) -> Graph {
     })
 }
 
-/// The number in `state < number`, where that is what a loop goes on by, and the state's place.
+/// The limit in `state < limit`, if that is the loop's condition, and the index of the state.
 fn bound(w: &While) -> Option<(usize, usize)> {
     let test = w.cond.node(*w.cond.results.first()?);
     let Op::Compare(Compare { direction: Direction::Lt, .. }) = test.op else { return None };
@@ -48,7 +49,7 @@ fn bound(w: &While) -> Option<(usize, usize)> {
     Some((number, k))
 }
 
-/// How often a loop runs whose condition says so: a counter from zero by one, below a number.
+/// Number of iterations of a loop whose condition determines it: a counter from zero in steps of one, below a limit.
 fn counted(w: &While, from_zero: impl Fn(usize) -> bool) -> Option<usize> {
     let (number, k) = bound(w)?;
     CountedLoop::of(w, from_zero).counters.contains(&w.body.params[w.captures + k]).then_some(number)
@@ -68,9 +69,9 @@ fn all_results(first: ValueId, count: usize) -> NodeResults {
 /// Where the values of one operand of the summand are after the loop, as a stacked array.
 #[derive(Clone, Copy, Debug)]
 enum OperandSource {
-    /// Index of the capture whose entries they are.
+    /// Entries of the capture with this index.
     Capture(usize, IterationOrder),
-    /// Index of the stacked state that holds, at the entry of iteration `t`, the operand of iteration `t + 1`.
+    /// Entries of the stacked state with this index: entry `t` holds the operand of iteration `t + 1`.
     State(usize, IterationOrder),
     /// A value of the body that each iteration has to store.
     Value(ValueId),
@@ -85,8 +86,9 @@ struct LoopSum {
     made_by: ValueId,
     sources: Vec<OperandSource>,
     order: IterationOrder,
-    /// Whether iteration `t` stores its values at the entry of iteration `t − 1`, to match [`OperandSource::State`]. The first
-    /// iteration has no such entry: its write is clamped and then overwritten by the second. The last entry stays zero.
+    /// Whether iteration `t` stores its values at the entry of iteration `t − 1`, to match [`OperandSource::State`].
+    /// The first iteration has no such entry: its write is clamped and then overwritten by the second. The last entry
+    /// stays zero.
     shifted: bool,
 }
 
@@ -196,7 +198,7 @@ struct StackedValue {
     shifted: bool,
 }
 
-/// The rewrite of one loop.
+/// Rewrite of one loop.
 struct SumHoisting<'w> {
     w: &'w While,
     sums: Vec<LoopSum>,
@@ -293,7 +295,7 @@ impl SumHoisting<'_> {
                 let op = Reduce { dims: with_trips(&r.dims), body: r.body.clone() };
                 g.push(op, &[stacks[0], zero], self.node)
             }
-            other => systole_ir::bug!("{} is no sum", other.name()),
+            other => systole_ir::bug!("{} is not a sum", other.name()),
         };
         if g.is_zero(before) { total } else { g.push(Binary::Add, &[before, total], self.node) }
     }
@@ -383,7 +385,7 @@ impl SumHoisting<'_> {
     }
 }
 
-/// `T[…] → T[trips, …]`
+/// Type of a stacked array: `T[…] → T[trips, …]`.
 fn stacked(ty: &TensorType, trips: usize) -> TensorType {
     ty.with_shape([&[trips], ty.shape.dims()].concat())
 }
@@ -469,7 +471,7 @@ mod tests {
         assert!(!s.steps.iter().any(zeros), "{s}");
     }
 
-    /// The graph as another framework writes it: nothing but the condition says how often a loop runs.
+    /// The graph without trip counts, as imported from another framework: only the condition determines the iterations.
     fn uncounted(graph: &Graph) -> Graph {
         let mut graph = graph.clone();
         for node in &mut graph.nodes {
@@ -492,7 +494,8 @@ mod tests {
 
     #[test]
     fn no_more_is_stored_for_a_sum_than_a_loop_of_others_has() {
-        // Each of 100 trips sums 1,000 products: of numbers that the loop is given for each, or of the same ones each time.
+        // Each of 100 iterations sums 1,000 products: of numbers that differ between iterations, or of the same
+        // numbers.
         let moved = |numbers: &[usize]| {
             let g = GraphBuilder::new("main");
             let x = g.parameter(TensorType::new(F32, [1000]), "x");

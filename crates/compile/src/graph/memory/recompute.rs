@@ -1,4 +1,4 @@
-//! Rematerialisation of cheap values for readers that come much later.
+//! Rematerialization of cheap values for late readers: copies a few nodes instead of keeping an array.
 //!
 //! The forward pass leaves arrays for the backward pass. Some are computed by a few instructions, either from arrays
 //! that are read there anyway (squares and halves in gelu) or from much smaller ones (one-hot labels). Instead of
@@ -11,9 +11,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use systole_ir::op::{Binary, LoweringClass};
 use systole_ir::{Graph, Node, Op, ValueId};
 
-/// Nodes. Readers within this distance are taken to belong to the same pass, forward or backward.
+/// Maximum distance in nodes between readers of the same pass, forward or backward.
 const NEAR: usize = 48;
-/// Bytes. Smaller arrays are kept.
+/// Minimum size in bytes; smaller arrays are kept.
 const MIN_BYTES: usize = 64 << 10;
 /// Maximum number of nodes that are recomputed for one value.
 const MAX_NODES: usize = 4;

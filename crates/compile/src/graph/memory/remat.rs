@@ -1,4 +1,5 @@
-//! Rematerialisation under a memory limit: values that are live across the memory peak are recomputed after it.
+//! Rematerialization (gradient checkpointing) under a memory limit: recomputes values that are live across the memory
+//! peak.
 //!
 //! The forward pass of a training step leaves arrays for the backward pass. Those that are cheap to compute from values
 //! that are kept anyway are recomputed directly before the backward pass reads them: element-wise values first, then
@@ -10,14 +11,14 @@ use std::collections::HashMap;
 use systole_ir::op::LoweringClass;
 use systole_ir::{Graph, Node, Op, ValueId};
 
-/// Bytes. Smaller arrays are kept.
+/// Minimum size in bytes; smaller arrays are kept.
 const MIN_BYTES: usize = 64 << 10;
-/// Nodes. An element-wise value that is read only within this distance is taken to be fused, not stored.
+/// Maximum distance in nodes for which an element-wise value is assumed to be fused with its readers, not stored.
 const NEAR: usize = 48;
 /// Maximum number of nodes that are recomputed for one array.
 const MAX_NODES: usize = 24;
 
-/// A graph that keeps about `save` bytes less live across its memory peak; `None` where nothing can be saved. It
+/// Returns a graph that keeps about `save` bytes less live across its memory peak; `None` if nothing can be saved. It
 /// computes the same values by the same operations.
 pub fn remat(graph: &Graph, save: usize) -> Option<Graph> {
     let lives = NodeLiveness::of(graph);
@@ -119,8 +120,8 @@ fn choose(graph: &Graph, lives: &NodeLiveness, peak: usize, save: usize) -> Vec<
     chosen
 }
 
-/// Cost in flops of recomputing node `i`, and the kept values that this starts from. `None` where it needs too many
-/// nodes or control flow.
+/// Cost in flops of recomputing node `i`, and the kept values that this starts from. `None` if it needs too many nodes
+/// or control flow.
 fn recipe(graph: &Graph, i: usize, is_kept: &dyn Fn(usize) -> bool) -> Option<(f64, Vec<usize>)> {
     let (mut flops, mut sources, mut seen, mut todo) = (0.0, Vec::new(), Vec::new(), vec![i]);
     while let Some(k) = todo.pop() {
@@ -217,7 +218,7 @@ impl<'g> RematCopier<'g> {
         self.dropped[p] || (is_free(node) && node.inputs.iter().any(|v| self.leads_to_dropped(v.index())))
     }
 
-    /// The second copy of `p`, which is created on first use, or the first where that is still live.
+    /// The second copy of `p`, which is created on first use, or the first copy if that is still live.
     fn again(&mut self, p: usize) -> usize {
         if self.survives[p] || p >= self.peak {
             return self.first[p];

@@ -1,5 +1,6 @@
-//! Sorts by one function of either element: the function of all elements at once, as one more operand, and a comparator
-//! that compares its values. JAX's comparators make −0 and 0, and all NaN, the same first.
+//! Precomputes sort keys: rewrites `sort` with comparator `f(a) < f(b)` to a sort by an additional operand `f(x)`.
+//!
+//! JAX's comparators use such a function, which maps −0 to 0 and all NaNs to one.
 
 use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use smallvec::smallvec;
@@ -20,14 +21,14 @@ pub fn run(graph: &Graph) -> Graph {
     })
 }
 
-/// What the comparator compares.
+/// Operands of the comparator's comparison.
 fn compared(body: &Graph) -> Option<[ValueId; 2]> {
     let node = body.node(*body.results.first()?);
     let Op::Compare(_) = &node.op else { return None };
     Some([*node.inputs.first()?, *node.inputs.get(1)?])
 }
 
-/// The sort with the keys before its operands. `a` is the first that is compared, a function of parameter `p`.
+/// The sort with the keys before its operands. `a` is the comparison's first operand, a function of parameter `p`.
 fn by_keys(
     g: &mut Rewriter,
     sort: &Sort,
@@ -71,9 +72,9 @@ fn by_keys(
     (1..operands.len()).map(|k| ValueId { node: sorted.node, out: k as u32 }).collect()
 }
 
-/// The one parameter that a value depends on by element-wise ops.
+/// The single parameter that a value depends on through element-wise ops.
 fn source(body: &Graph, v: ValueId) -> Option<usize> {
-    // Of each node: none yet, one, or several or something else.
+    // Parameter of each node: none (`Ok(None)`), one, or several or unknown (`Err`).
     let mut of: Vec<Result<Option<usize>, ()>> = Vec::with_capacity(v.index() + 1);
     for node in body.nodes.iter().take(v.index() + 1) {
         let join = |a: Result<Option<usize>, ()>, b: Result<Option<usize>, ()>| match (a?, b?) {

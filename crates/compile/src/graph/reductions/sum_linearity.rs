@@ -1,9 +1,8 @@
-//! Linearity of sums: `Σ (a·x + b·y)` becomes `a·Σx + b·Σy` where `a` and `b` are constant along the reduced
+//! Linearity of sums: rewrites `Σ (a·x + b·y)` as `a·Σx + b·Σy` if `a` and `b` are constant along the reduced
 //! dimensions.
 //!
-//! Applied only where one of the sums on the right exists already. In the gradient of batch normalisation this saves
-//! the last reduction over the whole batch. `Σ (x − mean(x))` becomes 0: its computed value would be rounding error
-//! only.
+//! Applied only if one of the sums on the right already exists. In the gradient of batch normalization this saves the
+//! last reduction over the whole batch. `Σ (x − mean(x))` becomes 0: its computed value would be rounding error only.
 
 use crate::graph::rewrite::{NodeLookup, Rewriter, rebuild};
 use smallvec::smallvec;
@@ -101,7 +100,7 @@ fn split<'g>(node: &impl Fn(ValueId) -> &'g Node, value: ValueId, folded: &[usiz
             |value: ValueId, negate: bool| LinearTerm { negative: t.negative ^ negate, value, ..t.clone() };
         match (&node(t.value).op, &node(t.value).inputs[..]) {
             (Op::Unary(Unary::Negate), &[x]) => open.push(part(x, true)),
-            // A sum under a factor is not split: where it is a difference from a mean, the two resulting sums would
+            // A sum under a factor is not split: if it is a difference from a mean, the two resulting sums would
             // cancel.
             (Op::Binary(op @ (Binary::Add | Binary::Subtract)), &[a, b]) if t.factors.is_empty() => {
                 open.push(part(b, *op == Binary::Subtract));
@@ -126,7 +125,7 @@ fn split<'g>(node: &impl Fn(ValueId) -> &'g Node, value: ValueId, folded: &[usiz
 fn without(g: &mut Rewriter, v: ValueId, folded: &[usize], like: &Node) -> ValueId {
     let (op, x) = match (&g.node(v).op, &g.node(v).inputs[..]) {
         (Op::BroadcastInDim(op), &[x]) => (op.clone(), x),
-        _ => systole_ir::bug!("a factor is a broadcast"),
+        _ => systole_ir::bug!("a factor must be a broadcast"),
     };
     let kept: Vec<usize> = (0..op.shape.rank()).filter(|d| !folded.contains(d)).collect();
     let place = |d: &usize| kept.iter().position(|k| k == d).unwrap_or(0);

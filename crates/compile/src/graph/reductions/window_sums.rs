@@ -1,13 +1,13 @@
-//! Window sums (average pooling) of a convolution's result become a convolution of window sums of its input:
-//! `Σ_u (x ∗ k)[S·i + u] = ((Σ_u x[· + u]) ∗ k)[S·i]`.
+//! Moves average pooling before the convolution: window sums of its result become a convolution of window sums of its
+//! input: `Σ_u (x ∗ k)[S·i + u] = ((Σ_u x[· + u]) ∗ k)[S·i]`.
 //!
 //! The convolution then has stride `S`, so that it computes fewer outputs. An average's division moves to the window
 //! sums of the input, which usually has far fewer channels than the result. The gradients w.r.t. filter and bias are
-//! rewritten alike: autodiff computes them from a gradient that repeats each window's value over its elements.
+//! rewritten in the same way: autodiff computes them from a gradient that repeats each window's value over its
+//! elements.
 //!
-//! [`run`] does this for f32, where sums may be reassociated. [`run_narrow`] adds narrow floats that are pooled in f32.
-//! By the definition the convolution's result is rounded before it is summed; after the rewrite it is not rounded at
-//! all.
+//! [`run`] does this for f32, where sums may be reassociated. [`run_narrow`] adds bf16 and f16 pooled in f32: the
+//! original program rounds the convolution's result before it is summed, the rewritten one does not.
 
 use crate::graph::rewrite::{NodeLookup, Rewriter, rebuild};
 use smallvec::smallvec;
@@ -17,7 +17,7 @@ use systole_ir::op::{
 };
 use systole_ir::{DType, Dims, Graph, Node, Op, TensorType, ValueId};
 
-/// Maximum number of channels of narrow floats for which the rewrite pays. It computes in f32; with more channels a
+/// Maximum number of bf16 or f16 channels for which the rewrite pays. It computes in f32; with more channels a
 /// convolution in the narrow type is faster on machines with instructions for it.
 const NARROW_CHANNELS: usize = 4;
 
@@ -41,18 +41,18 @@ impl PoolingWindows {
 /// A value and the windows that it is summed over: size, window dilation and padding.
 type WindowSumKey = (ValueId, HeightWidth<usize>, HeightWidth<usize>, HeightWidth<[i64; 2]>);
 
-/// New values, each of which is created once.
+/// Cache of new values, each of which is created once.
 #[derive(Default)]
 struct WindowSumCache {
     /// Window sums.
     sums: HashMap<WindowSumKey, ValueId>,
     /// Window sums divided by a number, by the bits of the number.
     quotients: HashMap<(ValueId, u64), ValueId>,
-    /// The rewritten convolutions, by result.
+    /// Rewritten convolutions, by result.
     pooled: HashMap<ValueId, WindowSumConvolution>,
     /// Values converted to f32.
     wide: HashMap<ValueId, ValueId>,
-    /// Whether narrow floats are rewritten too.
+    /// Whether bf16 and f16 are rewritten too.
     narrow: bool,
 }
 
@@ -62,7 +62,7 @@ impl WindowSumCache {
         dtype == DType::F32 || self.narrow && matches!(dtype, DType::BF16 | DType::F16)
     }
 
-    /// Whether the window sums of images `[B, H, W, C]` are taken before the convolution.
+    /// Whether the window sums of images `[B, H, W, C]` are computed before the convolution.
     fn sums_inputs(&self, x: &TensorType) -> bool {
         self.takes(x.dtype) && (x.dtype == DType::F32 || x.shape[3] <= NARROW_CHANNELS)
     }
@@ -72,7 +72,7 @@ impl WindowSumCache {
         *self.wide.entry(v).or_insert_with(|| converted(g, v, DType::F32, node))
     }
 
-    /// The value from which `v` differs by roundings only; `v` itself unless `narrow`.
+    /// The value from which `v` differs only by rounding; `v` itself unless `narrow`.
     fn unrounded(&self, g: &Rewriter, mut v: ValueId) -> ValueId {
         while let (true, Op::Convert(_)) = (self.narrow, &g.node(v).op) {
             let from = g.node(v).inputs[0];
@@ -103,7 +103,7 @@ pub fn run(graph: &Graph) -> Graph {
     rewrite(graph, false)
 }
 
-/// The pass that rewrites narrow floats too.
+/// The pass that also rewrites bf16 and f16.
 pub fn run_narrow(graph: &Graph) -> Graph {
     rewrite(graph, true)
 }
@@ -126,7 +126,7 @@ fn rewrite(graph: &Graph, narrow: bool) -> Graph {
     })
 }
 
-/// Rewrites window sums of a convolution, optionally with a bias, whose other values are not used.
+/// Rewrites window sums of a convolution, optionally with a bias, that has no other users.
 fn pooled(
     g: &mut Rewriter,
     known: &mut WindowSumCache,
@@ -341,7 +341,7 @@ fn sums_of(
     sums
 }
 
-/// The vector that a broadcast repeats along all of four dimensions but the last.
+/// The vector that a broadcast repeats along the first three of four dimensions.
 fn repeated(g: &Rewriter, v: ValueId) -> Option<ValueId> {
     let node = g.node(v);
     let Op::BroadcastInDim(b) = &node.op else { return None };

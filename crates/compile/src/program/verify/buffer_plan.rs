@@ -1,5 +1,6 @@
-//! Buffer plan: arrays with overlapping live ranges do not overlap in memory, and no array is read after it is
-//! overwritten. Live ranges are computed anew here, independently of the stage that made the plan.
+//! Verifies the buffer plan: live arrays do not overlap in memory, and no array is read after it is overwritten.
+//!
+//! Live ranges are recomputed here, independently of the stage that made the plan.
 
 use super::error::broken;
 use crate::program::kernel::{Kernel, ProgramSchedule, Step};
@@ -55,20 +56,20 @@ fn reads(all: &mut [Option<LiveRange>], slots: &[SlotId], at: usize) {
 }
 
 /// For each slot, the last step that accesses it through a view; `None` without views. Checks that each view is a slice
-/// of an array that is itself no view.
+/// of an array that is not itself a view.
 fn views(s: &ProgramSchedule, own: &[Option<LiveRange>]) -> Result<Vec<Option<usize>>> {
     let mut by_views: Vec<Option<usize>> = vec![None; s.slots.len()];
     for (x, storage) in s.slots.iter().enumerate() {
         let Location::View(v) = storage.place else { continue };
         let Some(view) = s.views.get(v) else {
-            return Err(broken(s, 0, format!("slot {x} is a view that does not exist")));
+            return Err(broken(s, 0, format!("slot {x} refers to a missing view")));
         };
         let slices = s.steps.get(view.by).is_some_and(|step| {
             let is_slice = matches!(step.kernel, Kernel::Op { op: Op::DynamicSlice(_), .. });
             is_slice && step.inputs[0] == view.of && step.outputs[..] == [x]
         });
         if !slices || matches!(s.slots[view.of].place, Location::View(_)) {
-            return Err(broken(s, view.by, format!("slot {x} is not a slice of an array of its own")));
+            return Err(broken(s, view.by, format!("slot {x} is not a slice of a materialized array")));
         }
         let last = own[x].map_or(0, |life| life.last);
         by_views[view.of] = Some(by_views[view.of].map_or(last, |other: usize| other.max(last)));
@@ -88,13 +89,13 @@ fn written_view(s: &ProgramSchedule, x: SlotId, of: SlotId) -> Result<()> {
     Ok(())
 }
 
-/// Slots of the arena that share bytes have disjoint live ranges, unless a step writes one in place of the other.
+/// Checks that arena slots that share bytes have disjoint live ranges, unless a step writes one over the other.
 fn arena(s: &ProgramSchedule, own: &[Option<LiveRange>], by_views: &[Option<usize>]) -> Result<()> {
     let mut placed: Vec<(usize, SlotId, LiveRange)> = Vec::new();
     for (x, storage) in s.slots.iter().enumerate().filter(|(_, storage)| storage.bytes > 0) {
         let (Location::Arena(at), Some(life)) = (storage.place, own[x]) else { continue };
         if at % ALIGN != 0 || at + storage.bytes > s.arena_bytes {
-            return Err(broken(s, life.first, format!("slot {x} does not lie in the arena")));
+            return Err(broken(s, life.first, format!("slot {x} is outside of the arena")));
         }
         placed.push((at, x, life));
     }
@@ -116,7 +117,7 @@ fn arena(s: &ProgramSchedule, own: &[Option<LiveRange>], by_views: &[Option<usiz
                 return Err(broken(
                     s,
                     after.first,
-                    format!("slots {from} and {to} share bytes while both live"),
+                    format!("slots {from} and {to} share bytes while both are live"),
                 ));
             }
         }
@@ -124,7 +125,8 @@ fn arena(s: &ProgramSchedule, own: &[Option<LiveRange>], by_views: &[Option<usiz
     Ok(())
 }
 
-/// A result has its own memory, or that of a donated parameter that is not read after the result is written.
+/// Checks that a result has its own memory, or that of a donated parameter that is not read after the result is
+/// written.
 fn result(
     s: &ProgramSchedule,
     k: usize,
@@ -135,13 +137,13 @@ fn result(
     let r = &s.results[k];
     let made = own[r.slot].map_or(0, |life| life.first);
     if let Location::Arena(_) | Location::View(_) = s.slots[r.slot].place {
-        return Err(broken(s, made, format!("result {k} lies in the arena")));
+        return Err(broken(s, made, format!("result {k} is in the arena")));
     }
     let Some(p) = r.reuse else { return Ok(()) };
     let twice = s.results[..k].iter().any(|other| other.reuse == Some(p));
     let fits = s.params.get(p).is_some_and(|ty| ty.bytes() == s.slots[r.slot].bytes);
     if !donated.contains(&p) || twice || !fits || s.slots[r.slot].place != Location::Result(k) {
-        return Err(broken(s, made, format!("result {k} takes parameter {p}, which is not given to it")));
+        return Err(broken(s, made, format!("result {k} reuses parameter {p}, which is not donated to it")));
     }
     let Some(x) = s.slots.iter().position(|x| x.place == Location::Param(p)) else { return Ok(()) };
     let is_read = s.steps.iter().any(|step| step.inputs.contains(&x));

@@ -1,8 +1,8 @@
-//! The verifier of programs, the counterpart of `Graph::verify`.
+//! Program verifier: checks steps, types, bodies and the buffer plan after each stage.
 //!
 //! [`slots`]: each array has one writer, before all readers. `Step::check`: types of the operands and results of each
-//! kernel. [`bodies`]: signatures of nested programs. [`places`]: arrays with overlapping live ranges do not overlap in
-//! memory, and donated memory is not read after it is overwritten. Stages run it in debug builds and with
+//! kernel. [`bodies`]: signatures of nested programs. [`buffer_plan`]: arrays with overlapping live ranges do not
+//! overlap in memory, and donated memory is not read after it is overwritten. Stages run it in debug builds and with
 //! `SYSTOLE_PARANOID`.
 
 mod bodies;
@@ -18,7 +18,7 @@ use systole_ir::{Result, ResultExt};
 
 /// Checks a program before the buffer plan. Bodies were checked when they were compiled.
 ///
-/// An error names the step and the broken invariant: a bug of a stage, not of the input.
+/// An error names the step and the broken invariant: a bug in a stage, not in the input.
 pub fn verify_steps(s: &ProgramSchedule) -> Result<()> {
     slots::check(s)?;
     for (i, step) in s.steps.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Slots: each has one writer, before all of its readers, and is used with its own number of bytes.
+//! Verifies slots: each has one writer, before all of its readers, and is used with its own size in bytes.
 
 use super::error::broken;
 use crate::program::kernel::{Kernel, ProgramSchedule};
@@ -15,7 +15,7 @@ pub fn check(s: &ProgramSchedule) -> Result<()> {
             Location::Arena(_) | Location::Result(_) | Location::View(_) => continue,
         };
         if given != Some(storage.bytes) {
-            return Err(broken(s, 0, format!("slot {slot} is not of the size of what is given")));
+            return Err(broken(s, 0, format!("slot {slot} differs in size from its parameter or constant")));
         }
     }
     for i in 0..s.steps.len() {
@@ -36,13 +36,17 @@ fn is_given(place: Location) -> bool {
 
 fn sized(s: &ProgramSchedule, slot: SlotId, bytes: usize) -> Result<(), String> {
     let have = s.slots[slot].bytes;
-    if have == bytes { Ok(()) } else { Err(format!("slot {slot} has {have} bytes and is used as {bytes}")) }
+    if have == bytes {
+        Ok(())
+    } else {
+        Err(format!("slot {slot} has {have} bytes, but is used with {bytes} bytes"))
+    }
 }
 
 fn step(s: &ProgramSchedule, i: usize, made: &mut [bool]) -> Result<(), String> {
     let step = &s.steps[i];
     if (step.inputs.len(), step.outputs.len()) != (step.input_types.len(), step.output_types.len()) {
-        return Err("operands or results without a type".into());
+        return Err("the number of operand or result types is wrong".into());
     }
     for (&slot, ty) in step.inputs.iter().zip(&step.input_types) {
         if !made.get(slot).copied().unwrap_or(false) {
@@ -51,7 +55,7 @@ fn step(s: &ProgramSchedule, i: usize, made: &mut [bool]) -> Result<(), String> 
         sized(s, slot, ty.bytes())?;
     }
     for (k, (&slot, ty)) in step.outputs.iter().zip(&step.output_types).enumerate() {
-        // A view of a loop state exists before; the map only stores into it.
+        // A view of a loop state exists already; the map only stores into it.
         let is_part = matches!(step.kernel, Kernel::StridedMap(_)) && step.inputs.contains(&slot);
         match made.get(slot) {
             None => return Err(format!("slot {slot} does not exist")),

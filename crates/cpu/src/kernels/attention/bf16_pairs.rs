@@ -1,14 +1,15 @@
-//! Attention of bf16 with GEMMs of pairs (VDPBF16PS or tile registers): a word of 32 bits holds two neighbouring K
-//! steps.
+//! Fused attention for bf16 with dot products of bf16 pairs (VDPBF16PS or AMX tile registers).
+//!
+//! A 32-bit word holds two adjacent K steps.
 //!
 //! Scores are accumulated in f32, and softmax and its gradient are f32. Weights and gradients w.r.t. the scores are
-//! rounded to bf16 where they become operands of a GEMM, as in a program without this kernel. The GEMMs for dK and dV
-//! reduce over queries, and have features as rows and keys as columns: so the words of both operands are pairs of
+//! rounded to bf16 when they become operands of a GEMM, as in a program without this kernel. The GEMMs for dK and dV
+//! reduce over queries, and have features as rows and keys as columns. So the words of both operands are pairs of
 //! queries, and only two rows of scores have to be interleaved.
 //!
-//! Tile registers take whole tiles. Operands are padded with zeros along the reduction to a multiple of sixteen words,
-//! and there is room for whole tiles of rows and columns of sums. Rows and columns beyond the last ones may hold
-//! anything: they contribute to sums beyond the result only.
+//! Tile registers operate on whole tiles. Operands are zero-padded along the reduction to a multiple of sixteen words,
+//! and there is room for whole tiles of rows and columns of sums. Rows and columns beyond the last ones may hold any
+//! values: they contribute only to sums beyond the result.
 
 use crate::kernel::Ptr;
 use crate::kernels::attention::{
@@ -25,13 +26,15 @@ use std::ops::Range;
 use systole_ir::DType;
 use systole_ir::attention::AttentionOperand;
 
-/// GEMMs of bf16 pairs, and what prepares their operands.
+/// GEMMs of bf16 pairs, and the loops that prepare their operands.
 pub struct Bf16PairGemms {
-    /// Register tiles of the GEMMs whose results have keys, or features of either kind, as columns (N).
+    /// Register tiles of the GEMMs whose results have keys as columns (N).
     pub to_keys: MicrokernelShape<f32>,
+    /// Register tiles of the GEMMs whose results have key features as columns.
     pub to_width: MicrokernelShape<f32>,
+    /// Register tiles of the GEMMs whose results have value features as columns.
     pub to_depth: MicrokernelShape<f32>,
-    /// The kernels that compute all of these, where the level has tile registers.
+    /// AMX kernels that compute all of these GEMMs, if the level has tile registers.
     tiles: Option<StridedKernels>,
     pack: PackFn<f32>,
     /// Packs pairs of rows as a left operand whose rows are features.
@@ -41,7 +44,8 @@ pub struct Bf16PairGemms {
 }
 
 impl Bf16PairGemms {
-    /// For so many keys, features of keys and features of values. `None` where the level has no such GEMMs.
+    /// Selects the GEMMs for these numbers of keys, key features and value features. `None` if the level has no pair
+    /// GEMMs.
     pub fn new(level: Level, sizes: [usize; 3]) -> Option<Bf16PairGemms> {
         match amx::kernels_of(level) {
             Some(kernels) => Bf16PairGemms::with_tiles(kernels, level.vectors()),
@@ -49,7 +53,7 @@ impl Bf16PairGemms {
         }
     }
 
-    /// By tile registers; `vectors` is the level of all other loops.
+    /// Creates the GEMMs on tile registers; `vectors` is the level of all other loops.
     pub(crate) fn with_tiles(kernels: &amx::AmxKernels, vectors: Level) -> Option<Bf16PairGemms> {
         let [pack_left, pack] = amx::pack::packs(DType::BF16, vectors)?;
         Some(Bf16PairGemms {
@@ -64,7 +68,7 @@ impl Bf16PairGemms {
         })
     }
 
-    /// By vectors (VDPBF16PS).
+    /// Creates the GEMMs on vectors (VDPBF16PS).
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn with_vectors(level: Level, [keys, width, depth]: [usize; 3]) -> Option<Bf16PairGemms> {
         use crate::simd::gemm::shape_halves;
@@ -86,12 +90,12 @@ impl Bf16PairGemms {
         None
     }
 
-    /// Words of so many K steps in an operand, with the zeros after the last ones.
+    /// Number of words of `steps` K steps in an operand, including the zero padding.
     fn words(&self, steps: usize) -> usize {
         if self.tiles.is_some() { words(steps).next_multiple_of(LANES) } else { words(steps) }
     }
 
-    /// Rows that a left operand, or a result, of `rows` rows has room for.
+    /// Number of rows that a left operand, or a result, of `rows` rows has room for.
     fn rows(&self, rows: usize) -> usize {
         if self.tiles.is_some() { rows.next_multiple_of(LANES) } else { rows }
     }
@@ -101,12 +105,12 @@ impl Bf16PairGemms {
         self.to_keys.registers.map(|r| TileConfigGuard::new(r, COLUMNS))
     }
 
-    /// A left operand whose rows (M) are features, from packed pairs of rows with `stride` words for each pair.
+    /// Returns a left operand whose rows (M) are features, from packed pairs of rows with `stride` words for each pair.
     fn features(&self, at: *mut f32, stride: usize) -> StridedMatrix {
         StridedMatrix { at, row: if self.tiles.is_some() { LANES } else { 1 }, step: stride }
     }
 
-    /// As [`multiply`]; `k` counts words.
+    /// Like [`multiply`], where `k` counts words.
     unsafe fn multiply(
         &self,
         shape: &MicrokernelShape<f32>,
@@ -116,7 +120,7 @@ impl Bf16PairGemms {
         c: StridedMatrix,
         add: bool,
     ) {
-        // SAFETY: the caller's matrices, which have room for whole tiles where tile registers are used.
+        // SAFETY: the caller's matrices, which have room for whole tiles if tile registers are used.
         unsafe {
             match &self.tiles {
                 Some(tiles) => multiply_tiles(tiles, [m, n, k], a, b, c, add),
@@ -126,7 +130,7 @@ impl Bf16PairGemms {
     }
 }
 
-/// As [`multiply`], by whole tiles: what lies beyond the last rows and columns of `c` is overwritten.
+/// Like [`multiply`], by whole tiles: memory beyond the last rows and columns of `c` is overwritten.
 unsafe fn multiply_tiles(
     tiles: &StridedKernels,
     [m, n, k]: [usize; 3],
@@ -163,7 +167,7 @@ unsafe fn multiply_tiles(
     }
 }
 
-/// Words of so many K steps.
+/// Number of words of `steps` K steps.
 fn words(steps: usize) -> usize {
     steps.div_ceil(2)
 }
@@ -223,7 +227,7 @@ impl AttentionKernel {
         }
     }
 
-    /// Words between rows of `steps` K steps: whole cache lines and one more, so that powers of two do not alias.
+    /// Words between rows of `steps` K steps: whole cache lines plus one, so that powers of two do not alias.
     fn words_of(&self, steps: usize) -> usize {
         words(steps).next_multiple_of(LINE) + LINE
     }
@@ -233,12 +237,12 @@ impl AttentionKernel {
         self.pair_places(pairs).total * 4
     }
 
-    /// Floats of a task's partial sums of dK and dV.
+    /// Number of floats of a task's partial sums of dK and dV.
     pub(crate) fn pair_sums_of_one(&self, pairs: &Bf16PairGemms) -> usize {
         (pairs.rows(self.width) + pairs.rows(self.depth)) * self.score_row()
     }
 
-    /// Copies rows of a head as they are: words are pairs along the features.
+    /// Copies rows of a head unchanged: words are pairs along the features.
     unsafe fn words_of_rows(
         &self,
         pairs: &Bf16PairGemms,
@@ -250,8 +254,8 @@ impl AttentionKernel {
         let (row, last) = (self.words_of(features), words(features) - 1);
         for r in 0..rows {
             let (from, to) = (from.wrapping_add(r * self.heads * features * 2), to.wrapping_add(r * row));
-            // SAFETY: the caller has these rows, and room for them; the second half of an odd last word is zero, as
-            // is the rest.
+            // SAFETY: the caller has these rows, and room for them; the second half of an odd last word is zero, as is
+            // the rest.
             unsafe {
                 to.add(last).write_bytes(0, pairs.words(features) - last);
                 std::ptr::copy_nonoverlapping(from.cast_const(), to.cast(), features * 2);
@@ -260,7 +264,7 @@ impl AttentionKernel {
         StridedMatrix { at: to, row, step: 1 }
     }
 
-    /// Packs words of two neighbouring rows of a head, for each feature.
+    /// Packs words of two adjacent rows of a head, for each feature.
     unsafe fn pairs_of_rows(
         &self,
         (pairs, pack): (&Bf16PairGemms, PackFn<f32>),
@@ -313,7 +317,7 @@ impl AttentionKernel {
         RightOperand { at: to, step: columns, tile: pairs.words(features) * columns }
     }
 
-    /// All of a task. `shared` has the partial sums of all tasks, where a head has several.
+    /// Runs a whole task. `shared` has the partial sums of all tasks if a head has several tasks.
     pub(crate) unsafe fn by_pairs(
         &self,
         pairs: &Bf16PairGemms,
@@ -339,7 +343,7 @@ impl AttentionKernel {
         }
     }
 
-    /// The attention of a task's queries.
+    /// Computes the attention of a task's queries.
     unsafe fn forward_by_pairs(
         &self,
         pairs: &Bf16PairGemms,
@@ -352,7 +356,7 @@ impl AttentionKernel {
         let place = |offset: usize| scratch.wrapping_add(offset);
         let (depth, score_row) = (self.depth_row(), self.score_row());
         let keys = self.keys_of(part);
-        // SAFETY: addresses are those of the head's rows; scratch is laid out as counted.
+        // SAFETY: addresses are those of the head's rows; scratch has the computed layout.
         unsafe {
             let k = self.address(io.k, head, self.keys, 0, self.width);
             let k = self.transposed_pairs(pairs, k, self.width, keys, place(at.keys_transposed));
@@ -390,8 +394,8 @@ impl AttentionKernel {
         }
     }
 
-    /// Gradients w.r.t. the scores of a block of queries, in place of those w.r.t. the weights, and the same rounded
-    /// to bf16.
+    /// Computes gradients w.r.t. the scores of a block of queries, in place of those w.r.t. the weights, and rounds a
+    /// copy to bf16.
     unsafe fn dscores_of_block(
         &self,
         pairs: &Bf16PairGemms,
@@ -416,7 +420,7 @@ impl AttentionKernel {
         }
     }
 
-    /// Interleaves two neighbouring rows of scores to words, for `whole` keys. The last of an odd number is paired
+    /// Interleaves two adjacent rows of scores to words, for `whole` keys. The last of an odd number of rows is paired
     /// with zeros.
     unsafe fn pairs_of_scores(
         &self,
@@ -454,7 +458,7 @@ impl AttentionKernel {
         }
     }
 
-    /// dQ of a task's queries, and the task's partial sums of dK and dV at `sums`: features by keys.
+    /// Computes dQ of a task's queries, and the task's partial sums of dK and dV at `sums`: features by keys.
     unsafe fn backward_by_pairs(
         &self,
         pairs: &Bf16PairGemms,
@@ -516,8 +520,8 @@ impl AttentionKernel {
         }
     }
 
-    /// Adds the partial sums of a head's tasks and stores dK and dV, transposed back to keys by features. `room` is
-    /// the scratch of a task.
+    /// Adds the partial sums of a head's tasks and stores dK and dV, transposed back to keys by features. `room` is the
+    /// scratch of a task.
     pub(crate) unsafe fn store_sums_by_pairs(
         &self,
         pairs: &Bf16PairGemms,
@@ -528,7 +532,7 @@ impl AttentionKernel {
     ) {
         let (each, score_row) = (self.pair_sums_of_one(pairs), self.score_row());
         let rows = room.wrapping_add(self.pair_places(pairs).transposed);
-        // SAFETY: the tasks' sums lie one after the other; scratch is laid out as counted.
+        // SAFETY: the tasks' sums are stored one after another; scratch has the computed layout.
         unsafe {
             self.add_sums(sums, each);
             let dv = sums.add(pairs.rows(self.width) * score_row);
@@ -562,7 +566,7 @@ impl AttentionKernel {
     }
 }
 
-/// Rounds numbers to bf16; the first of a word is its lower half.
+/// Rounds f32 to bf16; the first number of a word is its lower half.
 struct RoundToBf16;
 impl TileLoop for RoundToBf16 {
     #[inline(always)]

@@ -1,12 +1,15 @@
-//! Fused attention and its gradient, by blocks of queries of a head: the scores of a block against all keys stay in
-//! cache and never become an array. The gradient computes them again.
+//! Fused multi-head attention and its gradient, by blocks of queries; the score matrix is never stored.
 //!
-//! A task has a head, or some of its queries where there are few heads. It packs keys and values as its GEMMs read
-//! them, then takes one block of queries after the other against all keys: keys are not blocked, and the softmax is
-//! not an online one. With a causal mask, a block ends at the diagonal. Everything is f32 until results are stored,
-//! except in [`bf16_pairs`]. Where a result is not finite, an attention with a mask is computed once more with all keys:
-//! those that are left out have weights of zero, and zero times what is not finite is NaN. Blocks and tasks follow from shapes and the instruction set, and partial sums of the
-//! tasks of a head are added in a binary tree, so the number of threads changes no bits.
+//! The scores of a block against all keys stay in cache, and the gradient recomputes them.
+//!
+//! A task has a head, or some of its queries if there are few heads. It packs keys and values as its GEMMs read them,
+//! then processes one block of queries after another against all keys: keys are not blocked, and the softmax is not an
+//! online softmax. With a causal mask, a block ends at the diagonal. Everything is f32 until results are stored, except
+//! in [`bf16_pairs`].
+//!
+//! If a result is not finite, an attention with a mask is recomputed with all keys: keys that are left out have weights
+//! of zero, and zero times infinity or NaN is NaN. Blocks and tasks follow from shapes and the instruction set, and
+//! partial sums of the tasks of a head are added in a binary tree, so the number of threads changes no bits.
 
 mod bf16_pairs;
 #[cfg(test)]
@@ -27,11 +30,11 @@ use systole_compile::Step;
 use systole_ir::attention::{AttentionDropout, AttentionMatch, AttentionOperand, HIDDEN};
 use systole_ir::{DType, Result};
 
-/// Register tiles of rows (M) in a block of queries, at most.
+/// Maximum register tiles of rows (M) in a block of queries.
 const TILES: usize = 4;
-/// Bytes of a block's scores, approximately.
+/// Approximate bytes of a block's scores.
 const SCORES: usize = 256 << 10;
-/// Tasks to aim at, and the fewest queries of one.
+/// Target number of tasks, and minimum queries of a task.
 const TASKS: usize = 16;
 const FEWEST: usize = 64;
 /// f32 elements of a cache line: arrays in scratch are aligned to cache lines.
@@ -39,7 +42,7 @@ const LINE: usize = 16;
 /// Independent accumulators of a reduction along a row.
 const ACCUMULATORS: usize = 32;
 
-/// Attention or its gradient.
+/// Fused attention kernel: forward pass or gradient.
 pub struct AttentionKernel {
     found: AttentionMatch,
     batch: usize,
@@ -49,9 +52,9 @@ pub struct AttentionKernel {
     /// Features of queries and keys, and of values.
     width: usize,
     depth: usize,
-    /// Queries of a block.
+    /// Queries per block.
     block: usize,
-    /// Tasks of a head.
+    /// Tasks per head.
     parts: usize,
     dtype: DType,
     pack: PackFn<f32>,
@@ -60,18 +63,19 @@ pub struct AttentionKernel {
     words: PhiloxWords,
     softmax: TileFn,
     softmax_gradient: TileFn,
-    /// Register tiles of the GEMMs whose results have keys, or features of either kind, as columns (N).
+    /// Register tiles of the GEMMs whose results have keys, key features or value features as columns (N).
     to_keys: MicrokernelShape<f32>,
     to_width: MicrokernelShape<f32>,
     to_depth: MicrokernelShape<f32>,
-    /// GEMMs of bf16 pairs, where the level has them. `None`: GEMMs are f32.
+    /// GEMMs of bf16 pairs, if the level has them. `None`: GEMMs are f32.
     pairs: Option<Bf16PairGemms>,
-    /// The same with all keys, for what is not finite; `None`: this one has all.
+    /// The same kernel with all keys, for results that are not finite; `None`: this kernel already uses all keys.
     whole: Option<Box<AttentionKernel>>,
 }
 
-/// A matrix in f32 with any two strides: a left operand (A) or a result. As a left operand, tile registers read
-/// sixteen contiguous words of K, and the next ones at sixteen times `step`.
+/// f32 matrix with arbitrary row and column strides: a left operand (A) or a result.
+///
+/// As a left operand, tile registers read sixteen contiguous words of K, and the next ones at sixteen times `step`.
 #[derive(Clone, Copy)]
 pub(crate) struct StridedMatrix {
     at: *mut f32,
@@ -79,7 +83,7 @@ pub(crate) struct StridedMatrix {
     step: usize,
 }
 
-/// A right operand (B): whole vectors for each K step, and the distance to the next tile of columns.
+/// Right operand (B): whole vectors for each K step, and the distance to the next column tile.
 #[derive(Clone, Copy)]
 pub(crate) struct RightOperand {
     at: *mut f32,
@@ -87,7 +91,7 @@ pub(crate) struct RightOperand {
     tile: usize,
 }
 
-/// Allocates offsets in a task's scratch, one after the other.
+/// Allocates offsets in a task's scratch, one after another.
 pub(crate) struct ScratchAllocator {
     taken: usize,
 }
@@ -113,13 +117,13 @@ struct ScratchOffsets {
     values_transposed: usize,
     cotangent: usize,
     dscores: usize,
-    /// Partial sums of dK and of dV, one after the other.
+    /// Partial sums of dK, followed by those of dV.
     sums: usize,
     total: usize,
 }
 
 impl AttentionKernel {
-    /// With GEMMs of these pairs, or of f32; `level` is that of vectors.
+    /// Creates the kernel with these pair GEMMs, or with f32 GEMMs; `level` is the level of vectors.
     fn with(
         found: &AttentionMatch,
         step: &Step,
@@ -211,22 +215,22 @@ impl AttentionKernel {
         }
     }
 
-    /// Floats of a task's partial sums of dK and dV.
+    /// Number of floats of a task's partial sums of dK and dV, with f32 GEMMs.
     fn sums_of_one(&self) -> usize {
         self.keys * (self.width_row() + self.depth_row())
     }
 
-    /// As [`AttentionKernel::sums_of_one`], whichever the GEMMs.
+    /// Like [`AttentionKernel::sums_of_one`], for f32 or pair GEMMs.
     fn sums_of_a_task(&self) -> usize {
         self.pairs.as_ref().map_or_else(|| self.sums_of_one(), |pairs| self.pair_sums_of_one(pairs))
     }
 
-    /// Keys that are computed for a query: so many from the first on.
+    /// Number of keys, from the first on, for which a query's scores are computed.
     fn seen(&self, query: usize) -> usize {
         if self.whole.is_some() { self.keys.min(query + 1) } else { self.keys }
     }
 
-    /// Sets the entries of a row of scores that the mask hides, where they are computed.
+    /// Sets the computed entries of a row of scores that the mask hides.
     unsafe fn hide(&self, row: *mut f32, query: usize, value: f64) {
         let from = self.keys.min(query + 1);
         if self.found.attention.causal && self.whole.is_none() {
@@ -235,13 +239,13 @@ impl AttentionKernel {
         }
     }
 
-    /// Address of sequence position `place` of a head in an array `[batch, places, heads, features]`.
+    /// Returns the address of sequence position `place` of a head in an array `[batch, places, heads, features]`.
     fn address(&self, array: Ptr, head: usize, places: usize, place: usize, features: usize) -> *mut u8 {
         let (b, n) = (head / self.heads, head % self.heads);
         array.at((((b * places) + place) * self.heads + n) * features * self.dtype.size())
     }
 
-    /// Copies rows of a head as f32 to rows `stride` floats apart, with zeros after the features.
+    /// Copies rows of a head as f32 to rows `stride` floats apart, zero-padded after the features.
     unsafe fn rows(&self, from: *mut u8, features: usize, rows: usize, to: *mut f32, stride: usize) {
         let size = self.dtype.size();
         let panel = PanelArgs {
@@ -296,7 +300,7 @@ impl AttentionKernel {
         }
     }
 
-    /// Blocks of queries of a task.
+    /// Returns the blocks of queries of a task.
     fn blocks(&self, part: usize) -> impl Iterator<Item = Range<usize>> {
         let (from, to) = (self.queries * part / self.parts, self.queries * (part + 1) / self.parts);
         let count = (to - from).div_ceil(self.block);
@@ -311,13 +315,13 @@ impl AttentionKernel {
         self.seen((self.queries * (part + 1) / self.parts).max(1) - 1)
     }
 
-    /// Random bits for the weights of a query; null without dropout.
+    /// Returns the random bits for the weights of a query; null without dropout.
     unsafe fn bits(&self, state: Ptr, head: usize, query: usize, buffer: *mut f32) -> *const u32 {
         if self.found.attention.dropout.is_none() {
             return std::ptr::null();
         }
         let first = (head * self.queries + query) * self.keys;
-        // SAFETY: the buffer has room for the words of a row, and for those that come before and after them.
+        // SAFETY: the buffer has room for the words of a row, and for those before and after them.
         unsafe { self.words.draw(state.at(0).cast(), first, self.seen(query), buffer.cast()) }
     }
 
@@ -327,13 +331,13 @@ impl AttentionKernel {
         ScoreRow { scores, dscores, bits, threshold, factor: factor as f32, scale: 1.0, sum: 0.0 }
     }
 
-    /// The attention of a task's queries.
+    /// Computes the attention of a task's queries.
     unsafe fn forward(&self, io: &AttentionArrays, head: usize, part: usize, scratch: *mut f32) {
         let at = self.places();
         let place = |offset: usize| scratch.wrapping_add(offset);
         let (width, depth, score_row) = (self.width_row(), self.depth_row(), self.score_row());
         let keys = self.keys_of(part);
-        // SAFETY: addresses are those of the head's rows; scratch is laid out as counted.
+        // SAFETY: addresses are those of the head's rows; scratch has the computed layout.
         unsafe {
             let k = self.address(io.k, head, self.keys, 0, self.width);
             let k = self.transposed(k, self.width, keys, place(at.keys_transposed));
@@ -365,10 +369,10 @@ impl AttentionKernel {
         }
     }
 
-    /// Runs a loop along the scores that a query attends to. Those of the other keys of its block become 0.
+    /// Runs a loop along the scores that a query attends to. Scores of the other keys of its block become 0.
     unsafe fn along(&self, f: TileFn, row: &mut ScoreRow, seen: usize, all: usize) {
         let nothing: *const u8 = std::ptr::null();
-        // SAFETY: the row has `all` scores, and as many gradients where there are any.
+        // SAFETY: the row has `all` scores, and as many gradients if there are any.
         unsafe {
             f((&raw mut *row).cast(), nothing, nothing, nothing, seen);
             row.scores.add(seen).write_bytes(0, all - seen);
@@ -396,7 +400,7 @@ impl AttentionKernel {
         StridedMatrix { at: to, row: stride, step: 1 }
     }
 
-    /// dQ of a task's queries, and the task's partial sums of dK and dV at `sums`.
+    /// Computes dQ of a task's queries, and the task's partial sums of dK and dV at `sums`.
     unsafe fn backward(
         &self,
         io: &AttentionArrays,
@@ -463,10 +467,10 @@ impl AttentionKernel {
         }
     }
 
-    /// Adds the partial sums of a head's tasks in a binary tree, `each` floats per task; the first ones receive the
-    /// result.
+    /// Adds the partial sums of a head's tasks in a binary tree, `each` floats per task; the first task's sums receive
+    /// the result.
     unsafe fn add_sums(&self, sums: *mut f32, each: usize) {
-        // SAFETY: the tasks' sums lie one after the other.
+        // SAFETY: the tasks' sums are stored one after another.
         unsafe {
             let mut step = 1;
             while step < self.parts {
@@ -483,7 +487,7 @@ impl AttentionKernel {
     /// Adds the partial sums of a head's tasks and stores dK and dV.
     unsafe fn store_sums(&self, io: &AttentionArrays, head: usize, sums: *mut f32) {
         let (width, depth, each) = (self.width_row(), self.depth_row(), self.sums_of_one());
-        // SAFETY: the tasks' sums lie one after the other, and results have a row for each key.
+        // SAFETY: the tasks' sums are stored one after another, and results have a row for each key.
         unsafe {
             self.add_sums(sums, each);
             let dv = sums.add(self.keys * width);
@@ -501,10 +505,10 @@ impl AttentionKernel {
     }
 }
 
-/// What is not finite in results.
+/// Detection of results that are not finite.
 impl AttentionKernel {
-    /// Whether anything met that is not finite. The last query sees all keys, the first key is seen by all queries: an odd
-    /// operand that no softmax shows reaches one of these.
+    /// Whether any operand or result is infinite or NaN. The last query sees all keys, and all queries see the first
+    /// key. So an operand that is not finite and that no softmax shows reaches one of these.
     fn is_odd(&self, io: &AttentionArrays) -> bool {
         let first = |result: Ptr, features: usize| (result, self.keys, 0, features);
         let last = |result: Ptr, features: usize| (result, self.queries, self.queries - 1, features);
@@ -555,12 +559,12 @@ pub(crate) struct AttentionArrays {
     random: Ptr,
     dy: Ptr,
     out: [Ptr; 3],
-    /// Whether a softmax was of something that is not finite.
+    /// Whether a softmax had an input that is not finite.
     odd: AtomicBool,
 }
 
 impl AttentionArrays {
-    /// Takes note of the sum of a softmax.
+    /// Records whether the sum of a softmax is finite.
     fn note(&self, sum: f32) {
         if !sum.is_finite() {
             self.odd.store(true, Ordering::Relaxed);
@@ -583,7 +587,7 @@ impl AttentionArrays {
         }
     }
 
-    /// Destination of dQ, dK or dV, if it is wanted.
+    /// Returns the destination of dQ, dK or dV, if it is requested.
     fn result_of(&self, found: &AttentionMatch, wanted: AttentionOperand) -> Option<Ptr> {
         let (_, results) = found.gradient.as_ref()?;
         results.iter().position(|&r| r == wanted).map(|i| self.out[i])
@@ -612,7 +616,7 @@ impl Kernel for AttentionKernel {
             let (head, part) = (task / self.parts, task % self.parts);
             with_scratch(bytes, |scratch| {
                 let scratch: *mut f32 = scratch.cast();
-                // SAFETY: arrays are those that the kernel was made for; each task has its own queries and sums.
+                // SAFETY: arrays are those that the kernel was created for; tasks have disjoint queries and sums.
                 unsafe {
                     if let Some(pairs) = &self.pairs {
                         self.by_pairs(pairs, &arrays, task, scratch, shared);
@@ -633,7 +637,7 @@ impl Kernel for AttentionKernel {
         if self.found.gradient.is_some() && self.parts > 1 {
             let body = |head: usize| {
                 let sums = shared.elem(head * self.parts * each);
-                // SAFETY: all tasks are done; each head has its own sums and results.
+                // SAFETY: all tasks are done; heads have disjoint sums and results.
                 match &self.pairs {
                     None => unsafe { self.store_sums(&arrays, head, sums) },
                     Some(pairs) => with_scratch(bytes, |scratch| unsafe {
@@ -645,14 +649,14 @@ impl Kernel for AttentionKernel {
             cx.team.run_with(heads, work, cx.flush, &body);
         }
         match &self.whole {
-            // SAFETY: by the caller's promise; results are written anew.
+            // SAFETY: by the caller's promise; results are overwritten.
             Some(whole) if self.is_odd(&arrays) => unsafe { whole.run(cx, io) },
             _ => Ok(()),
         }
     }
 }
 
-/// `c: [m, n] = a: [m, k] · b: [k, n]`; with `add`, the product is added to `c`.
+/// Computes `c: [m, n] = a: [m, k] · b: [k, n]`; with `add`, adds the product to `c`.
 unsafe fn multiply(
     shape: &MicrokernelShape<f32>,
     [m, n, k]: [usize; 3],
@@ -692,23 +696,23 @@ unsafe fn multiply(
     }
 }
 
-/// The scores of a query, with arguments and results of a loop along them.
+/// Scores of a query, with arguments and results of a loop along them.
 pub(crate) struct ScoreRow {
     scores: *mut f32,
-    /// Gradients w.r.t. the weights, which are replaced by those w.r.t. the scores.
+    /// Gradients w.r.t. the weights, which are replaced by gradients w.r.t. the scores.
     dscores: *mut f32,
     /// Random bits; null without dropout. Weights whose bits are below `threshold` are dropped, the others are
     /// multiplied by `factor`.
     bits: *const u32,
     threshold: u32,
     factor: f32,
-    /// Scores are multiplied by this before the softmax.
+    /// Factor of the scores before the softmax.
     scale: f32,
     /// Sum of the exponentials.
     sum: f32,
 }
 
-/// The maximum; NaNs are skipped.
+/// Returns the maximum, ignoring NaNs.
 #[inline(always)]
 fn maximum(x: &[f32]) -> f32 {
     let mut most = [f32::NEG_INFINITY; ACCUMULATORS];
@@ -721,7 +725,7 @@ fn maximum(x: &[f32]) -> f32 {
     most.iter().chain(rest).fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m })
 }
 
-/// Sum over `f` of each pair: independent accumulators, added in a binary tree, then the remaining pairs in order.
+/// Sums `f` over all pairs: independent accumulators, added in a binary tree, then the remaining pairs in order.
 #[inline(always)]
 fn total(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut sums = [0f32; ACCUMULATORS];
@@ -741,7 +745,7 @@ fn total(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     x_rest.iter().zip(y_rest).fold(sums[0], |s, (&x, &y)| s + f(x, y))
 }
 
-/// `x = exp(x − max x)`; returns the sum.
+/// Computes `x = exp(x − max x)` in place; returns the sum.
 #[inline(always)]
 fn exponentials<I: Isa>(x: &mut [f32]) -> f32 {
     let top = maximum(x);
@@ -749,7 +753,7 @@ fn exponentials<I: Isa>(x: &mut [f32]) -> f32 {
     total(x, x, |x, _| x)
 }
 
-/// Scores times a scale.
+/// Multiplies scores by a scale.
 #[inline(always)]
 fn scaled(x: &mut [f32], scale: f32) {
     if scale != 1.0 {
@@ -766,7 +770,7 @@ fn apply_dropout(x: &mut [f32], bits: &[u32], threshold: u32, factor: f32) {
     }
 }
 
-/// Softmax without its division, then dropout: scores of a [`ScoreRow`] become weights that are still to be divided by
+/// Softmax without its division, then dropout: scores of a [`ScoreRow`] become weights that must still be divided by
 /// `sum`.
 struct SoftmaxDropout;
 impl TileLoop for SoftmaxDropout {
@@ -785,13 +789,15 @@ impl TileLoop for SoftmaxDropout {
     }
 }
 
-/// Softmax, dropout and their gradient: scores of a [`ScoreRow`] become weights after dropout, and gradients w.r.t. the
-/// weights those w.r.t. the scores: `dS = P ⊙ (dP − Σ P ⊙ dP)`, with `P` before dropout.
+/// Softmax, dropout and their gradient: scores of a [`ScoreRow`] become weights after dropout.
+///
+/// Gradients w.r.t. the weights become gradients w.r.t. the scores: `dS = P ⊙ (dP − Σ P ⊙ dP)`, with `P` before
+/// dropout.
 struct SoftmaxGradient;
 impl TileLoop for SoftmaxGradient {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, _: *const u8, _: *const u8, _: *const u8, n: usize) {
-        // SAFETY: as for `Softmax`; scores and gradients are different arrays.
+        // SAFETY: as for `SoftmaxDropout`; scores and gradients are different arrays.
         unsafe {
             let row = &mut *dst.cast::<ScoreRow>();
             let x = std::slice::from_raw_parts_mut(row.scores, n);
@@ -812,18 +818,18 @@ impl TileLoop for SoftmaxGradient {
     }
 }
 
-/// Multi-head attention.
+/// Kernels for multi-head attention.
 pub static FAMILY: Family = Family {
     name: "attention",
-    doc: "multi-head attention or its gradient, without an array of all scores",
+    doc: "multi-head attention or its gradient, without storing all scores",
     takes: |step| matches!(step.kernel, systole_compile::Kernel::Attention(_)),
     #[rustfmt::skip]
     candidates: &[
-        KernelCandidate::new("amx", AMX, "bf16 by tile registers", by_pairs),
-        KernelCandidate::new("bf16_pairs", &[Level::Avx512Bf16], "bf16 by the instruction that multiplies pairs \
+        KernelCandidate::new("amx", AMX, "bf16 on AMX tile registers", by_pairs),
+        KernelCandidate::new("bf16_pairs", &[Level::Avx512Bf16], "bf16 by the pair dot-product instruction \
              (AVX512_BF16)",
             by_pairs),
-        KernelCandidate::new("f32", EVERY, "takes every attention that is recognised, in f32",
+        KernelCandidate::new("f32", EVERY, "supports every attention that the compiler recognizes, in f32",
             |p| {
                 Ok(Box::new(AttentionKernel::with(found(p)?, p.step, p.target.level.vectors(), None)))
             }),
@@ -833,11 +839,11 @@ pub static FAMILY: Family = Family {
 fn found<'a>(p: &Problem<'a>) -> SelectResult<&'a AttentionMatch> {
     match &p.step.kernel {
         systole_compile::Kernel::Attention(found) => Ok(found),
-        _ => Err("it is no attention".into()),
+        _ => Err("not an attention".into()),
     }
 }
 
-/// The kernel with GEMMs of bf16 pairs, by what the level has for these.
+/// Binds the kernel with bf16 pair GEMMs, as far as the level has them.
 fn by_pairs(p: &Problem<'_>) -> CandidateResult {
     let found = found(p)?;
     let [q, k, v] = [found.q, found.k, found.v].map(|i| &p.step.input_types[i]);
@@ -845,6 +851,7 @@ fn by_pairs(p: &Problem<'_>) -> CandidateResult {
         return Err("its operands are not bf16".into());
     }
     let sizes = [k.shape[1], q.shape[3], v.shape[3]];
-    let pairs = Bf16PairGemms::new(p.target.level, sizes).ok_or("no bf16 pair kernel takes these sizes")?;
+    let pairs =
+        Bf16PairGemms::new(p.target.level, sizes).ok_or("no bf16 pair kernel supports these sizes")?;
     Ok(Box::new(AttentionKernel::with(found, p.step, p.target.level.vectors(), Some(pairs))))
 }

@@ -1,5 +1,6 @@
-//! Attention of bf16 by tile registers, compared with f32 GEMMs, and with bf16 pairs by vectors (VDPBF16PS) where
-//! there are any. Tests run on emulated tile registers everywhere, and on those of the machine where it has them.
+//! Tests of bf16 attention on AMX tile registers against f32 GEMMs, and against bf16 pairs on vectors (VDPBF16PS).
+//!
+//! Tests run on emulated tile registers on every machine, and on the machine's own tile registers if it has them.
 
 use crate::kernels::attention::*;
 use crate::machine::memory::AlignedMemory;
@@ -13,7 +14,7 @@ use systole_ir::{GraphBuilder, Literal, TensorType, bf16, vjp};
 /// Batch, queries, keys, heads, features of keys and of values.
 type Sizes = [usize; 6];
 
-/// The steps that are attention of bf16 and its gradient.
+/// Returns the steps that compute bf16 attention and its gradient.
 fn steps([batch, queries, keys, heads, width, depth]: Sizes, attention: AttentionConfig) -> Vec<Step> {
     let g = GraphBuilder::new("attention");
     let array = |places, features| TensorType::new(DType::BF16, [batch, places, heads, features]);
@@ -45,8 +46,8 @@ fn draw(step: &Step) -> Vec<Literal> {
     step.input_types.iter().enumerate().map(one).collect()
 }
 
-/// Runs a kernel and returns its results in bytes. Scratch is full of NaNs before: that of this thread, and what
-/// tasks share.
+/// Runs a kernel and returns its results in bytes. Scratch is filled with NaNs before: that of this thread, and that
+/// shared by the tasks.
 fn run(kernel: &AttentionKernel, threads: usize, step: &Step, inputs: &[Literal]) -> Vec<Vec<u8>> {
     let from: Vec<*const u8> = inputs.iter().map(|i| i.bytes().as_ptr()).collect();
     let mut outputs: Vec<Vec<u8>> = step.output_types.iter().map(|t| vec![0xff; t.bytes()]).collect();
@@ -67,7 +68,7 @@ fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> {
     bytes.as_chunks().0.iter().map(|&b| bf16::from_bits(u16::from_le_bytes(b)).to_f32())
 }
 
-/// The largest deviation of an element, relative to its magnitude plus the root mean square of `want`.
+/// Returns the largest deviation of an element, relative to its magnitude plus the root mean square of `want`.
 fn distance(got: &[u8], want: &[u8]) -> f32 {
     let square: f32 = numbers(want).map(|x| x * x).sum();
     let size = (square / (want.len() / 2) as f32).sqrt().max(1e-3);

@@ -1,13 +1,12 @@
-//! Microkernels of convolution: register tiles of some rows (M) by one to four vectors of columns (N).
+//! Convolution microkernels: register tiles of several rows (M) by one to four vectors of columns (N).
 //!
 //! Both kinds read B by rows of whole vectors. They differ in how they address A:
 //! * [`across`]: each row of the tile is a pixel at any address, and K runs along pieces of consecutive elements
-//!   (channels, and filter columns where these are contiguous). For the forward pass and the gradient w.r.t. the
-//!   input.
-//! * [`down`]: the rows of the tile are consecutive elements, and each K step is a pixel at any address. For the
-//!   gradient w.r.t. the filter.
+//!   (channels, and filter columns if these are contiguous). For the forward pass and the input gradient.
+//! * [`down`]: the rows of the tile are consecutive elements, and each K step is a pixel at any address. For the filter
+//!   gradient.
 //!
-//! Within a call, every element is one chain of multiply-adds in the order of K, whatever the tile: the cut into
+//! Within a call, every element is one chain of multiply-adds in the order of K, whatever the tile: the division into
 //! tiles changes no bits.
 
 use crate::simd::level::Level;
@@ -20,23 +19,26 @@ use crate::simd::vector::x86;
 
 /// Destination of a tile's accumulators.
 pub struct TileDestination {
-    /// Row `i` begins at `c + rows[i]`.
+    /// Base address of the result.
     pub c: *mut f32,
+    /// Row offsets in elements: row `i` starts at `c + rows[i]`.
     pub rows: *const usize,
     /// Columns to write, at most the tile's width.
     pub columns: usize,
     /// Whether to add to the values at `c` rather than overwrite them.
     pub add: bool,
-    /// Added to each row, or null. Whole vectors are readable.
+    /// Bias that is added to each row, or null. Whole vectors are readable.
     pub bias: *const f32,
 }
 
-/// Cache lines that will be needed later. They are prefetched to L2 while a tile is computed, a few in each unrolled
-/// round of K steps, so that the tile's own loads do not wait for them.
+/// Cache lines to prefetch to L2 while a tile is computed.
+///
+/// A few lines are prefetched in each unrolled round of K steps, so that the tile's own loads do not wait for them.
 #[derive(Clone, Copy)]
 pub struct PrefetchLines {
-    /// The first line, and where the last one ends.
+    /// Address of the first line.
     pub at: *const u8,
+    /// End of the last line.
     pub end: *const u8,
 }
 
@@ -58,7 +60,7 @@ impl PrefetchLines {
     }
 }
 
-/// Operands of [`across`]: A of row `i` is `a + rows[i] + runs[r] + 0..length` for each of `count` runs `r`.
+/// Arguments of [`across`]: A of row `i` is `a + rows[i] + runs[r] + 0..length` for each of `count` runs `r`.
 pub struct AcrossArgs {
     pub a: *const f32,
     pub rows: *const usize,
@@ -71,57 +73,60 @@ pub struct AcrossArgs {
     pub out: TileDestination,
 }
 
-/// Operands of [`down`]: A of row `i` at K step `k` is `a + k_offsets[k] + i`, for `count` K steps.
+/// Arguments of [`down`]: A of row `i` at K step `k` is `a + k_offsets[k] + i`, for `count` K steps.
 pub struct DownArgs {
     pub a: *const f32,
     pub k_offsets: *const usize,
     pub count: usize,
     pub ahead: PrefetchLines,
-    /// B: rows `b_row` elements apart, one for each K step.
+    /// B: one row for each K step, `b_row` elements apart.
     pub b: *const f32,
     pub b_row: usize,
     pub out: TileDestination,
 }
 
-/// A microkernel. The first argument is the number of rows, at most those of the shape.
+/// Function type of an [`across`] microkernel. The first argument is the number of rows, at most the maximum of the
+/// tile.
 pub type AcrossFn = unsafe fn(usize, &AcrossArgs);
+/// Function type of a [`down`] microkernel. The first argument is the number of rows, at most the maximum of the tile.
 pub type DownFn = unsafe fn(usize, &DownArgs);
 
-/// The microkernels for panels of one width.
+/// Microkernels for panels of one width.
 #[derive(Clone, Copy)]
 pub struct ConvMicrokernels {
     pub across: AcrossFn,
     pub down: DownFn,
-    /// Rows of the largest tile.
+    /// Maximum rows of a tile.
     pub rows: usize,
     /// Columns of a tile: whole vectors.
     pub columns: usize,
 }
 
-/// K steps that one accumulator sums at most (KC). Longer sums are continued in memory.
+/// Maximum K steps that one accumulator sums (KC). Longer sums continue in memory.
 pub const KC: usize = 384;
 
-/// Unrolled K steps. The processor issues four instructions per cycle, and a tile of two vectors leaves little room
-/// for loop overhead.
+/// Number of unrolled K steps. The processor issues four instructions per cycle, and a tile of two vectors leaves
+/// little room for loop overhead.
 pub const UNROLL: usize = 8;
 
-/// Rounds between the prefetch of the last row of the result and the end of the K loop. Rows of the result may be far
-/// away or have never been in cache. If they were prefetched earlier, the operands would evict them from L1 again.
+/// Rounds between the prefetch of the last result row and the end of the K loop. Result rows may be far away or may
+/// never have been in cache. If they were prefetched earlier, the operands would evict them from L1 again.
 const ROW_PREFETCH_LEAD: usize = 2;
 
-/// Rows up to which [`across`] has general-purpose registers left for prefetch addresses, beside those of the rows.
+/// Maximum rows for which [`across`] has general-purpose registers left for prefetch addresses in addition to the row
+/// addresses.
 const FEW_ROWS: usize = 9;
 
-/// Prefetch distance of A in [`down`], in K steps: its pixels lie too far apart for the hardware prefetcher.
+/// Prefetch distance of A in [`down`], in K steps: its pixels are too far apart for the hardware prefetcher.
 const A_PREFETCH_DISTANCE: usize = 8;
 
-/// Readable entries that the table of K steps needs beyond its end. They are used for prefetches only.
+/// Readable entries that the table of K steps needs beyond its end. They are only prefetched.
 pub const SLACK: usize = A_PREFETCH_DISTANCE;
 
-// The loops over rows and vectors count by hand: they must unroll completely so that accumulators stay in registers.
-// A closure would not be compiled for the instruction set of the level.
+// The loops over rows and vectors are written by hand: they must unroll completely so that accumulators stay in
+// registers. A closure would not be compiled for the instruction set of the level.
 
-/// One K step: for each row `$i`, adds the element of A at `$x` times the vectors of B at `$b`.
+/// Computes one K step: for each row `$i`, adds the element of A at `$x` times the vectors of B at `$b`.
 macro_rules! multiply {
     ($acc:ident, $b:ident, $i:ident => $x:expr) => {{
         let right = vectors::<V, N>($b);
@@ -138,8 +143,7 @@ macro_rules! multiply {
     }};
 }
 
-/// Prefetches the rows of the result of a tile of `M` rows and `N` vectors, two in each of the last of `rounds`
-/// rounds.
+/// Prefetches the result rows of a tile of `M` rows and `N` vectors, two rows in each of the last of `rounds` rounds.
 struct RowPrefetch {
     wait: usize,
     next: usize,
@@ -241,7 +245,7 @@ unsafe fn down<V: Vector<T = f32>, const M: usize, const N: usize>(t: &DownArgs)
 
 #[inline(always)]
 unsafe fn vectors<V: Vector<T = f32>, const N: usize>(p: *const f32) -> [V; N] {
-    // SAFETY: the caller has `N` vectors there; the level is available.
+    // SAFETY: the caller has `N` vectors at the address; the level is available.
     unsafe {
         let mut all = [V::splat(0.0); N];
         let mut j = 0;
@@ -253,7 +257,7 @@ unsafe fn vectors<V: Vector<T = f32>, const N: usize>(p: *const f32) -> [V; N] {
     }
 }
 
-/// Writes whole vectors, or by way of a small buffer where the result has fewer columns.
+/// Writes whole vectors, or through a small buffer if the result has fewer columns.
 #[inline(always)]
 unsafe fn write<V: Vector<T = f32>, const M: usize, const N: usize>(
     o: &TileDestination,
@@ -311,7 +315,7 @@ fn each<const M: usize, const N: usize>(mut f: impl FnMut(usize, usize)) {
     }
 }
 
-// Each number of rows is a function of its own: the compiler takes far longer over one function with all of them.
+// Each number of rows is a separate function: the compiler takes far longer over one function with all of them.
 macro_rules! kernels {
     ($across:ident, $down:ident, $v:ty, $n:literal, [$($m:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[doc = $feature])?
@@ -358,7 +362,7 @@ kernels!(across_halves_3, down_halves_3, x86::HalfPairs16, 3, [1 2 3 4 5 6 7 8 9
 kernels!(across_halves_4, down_halves_4, x86::HalfPairs16, 4, [1 2 3 4 5 6], "avx512f,avx512bf16,avx2,fma");
 
 impl ConvMicrokernels {
-    /// The microkernels for `vectors` vectors. More than the level's widest tile give the widest.
+    /// Returns the microkernels for `vectors` vectors, limited to the level's widest tile.
     fn new(level: Level, vectors: usize) -> ConvMicrokernels {
         let shape = |across, down, rows, columns| ConvMicrokernels { across, down, rows, columns };
         match (level, vectors) {
@@ -390,14 +394,16 @@ impl ConvMicrokernels {
 /// Columns of the result that one microkernel call covers.
 #[derive(Clone, Copy)]
 pub struct ColumnPanel {
-    /// The first column, and how many of the tile's columns exist.
+    /// First column.
     pub from: usize,
+    /// Number of the tile's columns that exist.
     pub columns: usize,
+    /// Microkernels for the panel.
     pub shape: ConvMicrokernels,
 }
 
 /// Cuts `features` columns into panels of nearly equal width. At [`Level::Avx512Bf16`] both operands are words of two
-/// bf16; for f32 operands ask for [`Level::vectors`].
+/// bf16; for f32 operands pass [`Level::vectors`].
 pub fn panels(level: Level, features: usize) -> Vec<ColumnPanel> {
     let (lanes, widest) = match level {
         Level::Avx512 | Level::Avx512Bf16 | Level::Amx => (16, 4),

@@ -1,6 +1,6 @@
-//! Pooled 3×3 convolutions of many channels, where each 2×2 pooling window is one output tile of Winograd F(2×2, 3×3).
+//! Max-pooled 3×3 convolutions with many channels; each 2×2 window is one output tile of Winograd F(2×2, 3×3).
 //!
-//! The convolution is bound as a kernel of its own that pools its result strip by strip (`pool_result`). A product with
+//! The convolution is bound as a separate kernel that pools its result strip by strip (`pool_result`). A product with
 //! all maxima may follow.
 
 use crate::kernel::dot_product_gemm::InnerProducts;
@@ -21,10 +21,11 @@ pub struct WinogradTiles {
 }
 
 impl WinogradTiles {
+    /// Binds the convolution and the product, or returns why this kernel does not support them.
     pub fn new(problem: &Problem<'_>) -> SelectResult<WinogradTiles> {
         let p = PooledConvolution::of(problem)?;
         if !p.target.winograd {
-            return Err("Winograd is off: option winograd, SYSTOLE_WINOGRAD".into());
+            return Err("Winograd is disabled (option winograd, SYSTOLE_WINOGRAD)".into());
         }
         let operands = p.inputs.len();
         let conv = Step {
@@ -35,18 +36,18 @@ impl WinogradTiles {
             output_types: vec![p.pool.operand.clone()],
             ..p.step.clone()
         };
-        // Bound for the level of its vectors: kernels for bf16 pairs and AMX use no Winograd transforms.
+        // Bound for the vector part of the level: kernels for bf16 pairs and AMX use no Winograd transforms.
         let target = CompileTarget { level: p.target.level.vectors(), ..p.target };
         let mut conv = Problem { target, ..*problem }.bind(&conv)?;
         if !conv.pool_result(p.pool, p.y) {
             return Err(
-                "its convolution does not make whole windows: only Winograd's tiles of 2 by 2 are".into()
+                "the kernel of its convolution does not compute whole windows: only the 2×2 tiles of Winograd do".into()
             );
         }
         Ok(WinogradTiles { conv, product: p.product(0, p.target.level)?, operands })
     }
 
-    /// Multiplies the maxima.
+    /// Computes the product with the maxima.
     unsafe fn multiply(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let Some(product) = &self.product else { return Ok(()) };
         let inputs: Vec<*const u8> = [io.outputs[0].cast_const()]
@@ -58,7 +59,7 @@ impl WinogradTiles {
         unsafe { product.run(cx, &io) }
     }
 
-    /// The arrays of the convolution and its pooling.
+    /// Returns the arrays of the convolution and its pooling.
     fn of_conv<'a>(&self, io: &Io<'a>) -> Io<'a> {
         let outputs = &io.outputs[..io.outputs.len() - usize::from(self.product.is_some())];
         Io { inputs: &io.inputs[..self.operands], outputs, scratch: io.scratch }

@@ -1,4 +1,4 @@
-//! Machine code against the tile interpreter: the same bits, for every op and for random programs.
+//! Tests that JIT-compiled machine code is bit-identical to the tile interpreter, for every op and random programs.
 
 use crate::kernel::elementwise::MapKernel;
 use crate::kernel::{Io, Kernel, KernelContext};
@@ -91,7 +91,7 @@ fn special(s: &mut RandomStream) -> u32 {
     }
 }
 
-/// An array whose first element is not aligned to a vector, followed by bytes that must not be written.
+/// Array whose first element is not aligned to a vector, followed by bytes that must not be written.
 struct Array {
     bytes: Vec<u8>,
     dtype: DType,
@@ -102,7 +102,7 @@ impl Array {
     const BEFORE: usize = 3;
 
     fn zeros(dtype: DType, n: usize) -> Array {
-        // Comparisons include the 70 elements behind the last one, so a write there is found.
+        // Comparisons include the 70 elements after the last one, so that writes there are found.
         Array { bytes: vec![0xa5; (Array::BEFORE + n + 70) * dtype.size()], dtype }
     }
 
@@ -128,7 +128,7 @@ impl Array {
         self.bytes[Array::BEFORE * self.dtype.size()..].as_mut_ptr()
     }
 
-    /// [`Array::equals`]; at a level whose code flushes them, all denormals of one sign are equal to zero.
+    /// Like [`Array::equals`]; at a level whose code flushes denormals, all denormals of one sign are equal to zero.
     fn equals_at(&self, other: &Array, level: Level) -> bool {
         let (mut a, mut b) = (self.bytes.clone(), other.bytes.clone());
         if level == Level::Avx512Bf16 && matches!(self.dtype, DType::F32 | DType::BF16) {
@@ -159,7 +159,7 @@ impl Array {
     }
 }
 
-/// A program under construction, and the type and number of elements of each input.
+/// Program under construction, and the type and number of elements of each input.
 struct Draft {
     map: Map,
     inputs: Vec<(DType, usize)>,
@@ -189,7 +189,7 @@ impl Draft {
         self.map.loads.len() + self.map.instrs.len() - 1
     }
 
-    /// A random register of this type; `None`: there is none.
+    /// Returns a random register of this type; `None` if there is none.
     fn any(&self, dtype: DType, s: &mut RandomStream) -> Option<usize> {
         let all = 0..self.map.loads.len() + self.map.instrs.len();
         let fit: Vec<usize> = all.filter(|&e| self.map.dtype(e) == dtype).collect();
@@ -253,7 +253,7 @@ impl Draft {
     }
 }
 
-/// A random program with all kinds of loads.
+/// Generates a random program with all kinds of loads.
 fn drawn(s: &mut RandomStream) -> Draft {
     use DType::*;
     let dims = match s.below(6) {

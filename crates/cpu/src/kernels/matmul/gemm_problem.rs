@@ -1,4 +1,4 @@
-//! A GEMM step's problem descriptor: sizes, element types, strides and epilogue.
+//! Problem description of a GEMM step: sizes, element types, strides and epilogue.
 
 use crate::kernel::gemm_dims::{Epilogue, OperandDims, count, roles};
 use crate::select::{Problem, SelectResult};
@@ -6,23 +6,23 @@ use crate::simd::level::CompileTarget;
 use systole_compile::Kernel as Plan;
 use systole_ir::{DType, Op};
 
-/// `[M, K] · [K, N] → [M, N]`, or a batch of these.
+/// A GEMM problem `[M, K] · [K, N] → [M, N]`, or a batch of them.
 pub struct GemmProblem {
-    /// A: its free dimensions are M.
+    /// Dimensions of A; its free dimensions are M.
     pub left: OperandDims,
-    /// B: its free dimensions are N.
+    /// Dimensions of B; its free dimensions are N.
     pub right: OperandDims,
-    /// Element types of A and B, and of C.
+    /// Element type of A and B, and of C.
     pub types: [DType; 2],
     pub epilogue: Epilogue,
     pub target: CompileTarget,
 }
 
 impl GemmProblem {
-    /// The GEMM of a step.
+    /// Returns the GEMM of a step.
     pub fn of(p: &Problem<'_>) -> SelectResult<GemmProblem> {
         let Plan::Op { op: Op::DotGeneral(d), bias } = &p.step.kernel else {
-            return Err("it is no product".into());
+            return Err("not a product".into());
         };
         let (a, b) = (&p.step.input_types[0], &p.step.input_types[1]);
         let left = roles(a, &d.lhs_batch, &d.lhs_free(a.rank()), &d.lhs_contract);
@@ -31,12 +31,12 @@ impl GemmProblem {
         Ok(GemmProblem { left, right, types: [a.dtype, d.element_type], epilogue, target: p.target })
     }
 
-    /// M, N and K.
+    /// Returns M, N and K.
     pub fn size(&self) -> [usize; 3] {
         [&self.left.free, &self.right.free, &self.left.inner].map(|dims| count(dims))
     }
 
-    /// The same, refused if it has an epilogue.
+    /// Returns the problem unchanged, or rejects it if it has an epilogue.
     pub fn without_bias(self) -> SelectResult<GemmProblem> {
         if self.epilogue == Epilogue::default() { Ok(self) } else { Err("it adds a bias".into()) }
     }

@@ -1,4 +1,4 @@
-//! GEMM (`dot_general`): `[M, K] · [K, N]`, or a batch of them, with an optional bias.
+//! GEMM kernels (`dot_general`): `[M, K] · [K, N]`, or a batch of them, with an optional bias.
 //!
 //! [`FAMILY`] lists the implementations. [`skinny`] products have kernels that read operands in place; all others are
 //! [`blocked`], as in BLIS: operands are packed into micro-panels, and microkernels compute register tiles.
@@ -26,13 +26,13 @@ use systole_ir::{DType, Op};
 /// Levels with vectors of more than 128 bits.
 const WIDE: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
 
-/// The families of this folder.
+/// Kernel families of this folder.
 pub const FAMILIES: &[&Family] = &[&FAMILY, &product_epilogue::FAMILY, &skinny::quantized_weights::FAMILY];
 
-/// GEMM, with its candidates by priority.
+/// GEMM kernels, with candidates by priority.
 pub static FAMILY: Family = Family {
     name: "matmul",
-    doc: "GEMM, with a bias where one follows",
+    doc: "GEMM, optionally with a bias",
     takes: |step| matches!(&step.kernel, Kernel::Op { op: Op::DotGeneral(_), .. }),
     #[rustfmt::skip]
     candidates: &[
@@ -46,7 +46,7 @@ pub static FAMILY: Family = Family {
                 Ok(Box::new(kernel.with_pairs(level, 0)))
             }),
         KernelCandidate::new("few_rows", EVERY, "M and K of at most 64, N of at least 256: rows of the right \
-             operand are read in place. With a larger M or K, packing is repaid by reuse",
+             operand are read in place. With a larger M or K, reuse pays for packing",
             |p| {
                 let d = GemmProblem::of(p)?.without_bias()?;
                 let level = d.target.level;
@@ -54,7 +54,7 @@ pub static FAMILY: Family = Family {
                 Ok(Box::new(kernel.with_pairs(level).with_tiles(amx::fused::fused_of(level))))
             }),
         KernelCandidate::new("gemv", EVERY, "f32, M of at most 8: the right operand is read once and in place, \
-             since packing would move it three times",
+             because packing would move it three times",
             |p| {
                 let d = GemmProblem::of(p)?;
                 if d.types != [DType::F32; 2] {
@@ -63,7 +63,7 @@ pub static FAMILY: Family = Family {
                 Ok(Box::new(Gemv::accept(&d.left, &d.right, d.epilogue, d.target.level.vectors())?))
             }),
         KernelCandidate::new("few_columns", WIDE, "f32, N of 9 to 16: one vector of 16 lanes, or two of 8, holds a \
-             row of sums. Each other N would be a microkernel of its own, and blocked GEMM has narrow tiles \
+             row of sums. Each other N would need a separate microkernel, and blocked GEMM has narrow tiles \
              for up to 8",
             |p| {
                 let d = GemmProblem::of(p)?;
@@ -73,8 +73,8 @@ pub static FAMILY: Family = Family {
                 let level = d.target.level.vectors();
                 Ok(Box::new(FewColumns::accept(&d.left, &d.right, d.epilogue, level)?))
             }),
-        KernelCandidate::new("via_f32", WIDE, "f16 where f32 has few_columns, which reads operands in place: they \
-             are converted whole, one pass more over them",
+        KernelCandidate::new("via_f32", WIDE, "f16 whose f32 product few_columns supports, which reads operands in place: whole \
+             operands are converted, one more pass over them",
             |p| {
                 let d = GemmProblem::of(p)?.without_bias()?;
                 if d.types[0] != DType::F16 {
@@ -83,19 +83,19 @@ pub static FAMILY: Family = Family {
                 FewColumns::accept(&d.left, &d.right, d.epilogue, d.target.level.vectors())?;
                 crate::kernels::via_f32::product(p)
             }),
-        KernelCandidate::new("rows_in_place", AMX, "bf16 by tile registers, small result and large M: the left \
+        KernelCandidate::new("rows_in_place", AMX, "bf16 on AMX tile registers, small result and large M: the left \
              operand is not packed",
             |p| rows_in_place::bind(&GemmProblem::of(p)?.without_bias()?, p)),
-        KernelCandidate::new("amx", AMX, "bf16 and int8 by tile registers; f32 split into two bf16 where the \
+        KernelCandidate::new("amx", AMX, "bf16 and int8 on AMX tile registers; f32 split into two bf16 if the \
              program allows it (tensor-float-32)",
             |p| {
-                let kernels = amx::kernels_of(p.target.level).ok_or("this machine has no tile registers")?;
+                let kernels = amx::kernels_of(p.target.level).ok_or("this machine has no AMX tile registers")?;
                 element_types::amx(&GemmProblem::of(p)?, kernels)
             }),
         KernelCandidate::new("bf16_pairs", &[Level::Avx512Bf16], "bf16 by dot products of pairs (AVX512_BF16)",
             |p| element_types::bf16_pairs(&GemmProblem::of(p)?, p.target.level)),
-        KernelCandidate::new("f32", EVERY, "blocked GEMM in f32, also of bf16 and f16, which are widened while \
-             they are packed",
+        KernelCandidate::new("f32", EVERY, "blocked GEMM in f32, also of bf16 and f16, which are widened during \
+             packing",
             |p| element_types::f32(&GemmProblem::of(p)?)),
         KernelCandidate::new("f64", EVERY, "blocked GEMM in f64", |p| element_types::f64(&GemmProblem::of(p)?)),
         KernelCandidate::new("grouped_integers", EVERY, "int8 and int16 with 32-bit sums, two or four \

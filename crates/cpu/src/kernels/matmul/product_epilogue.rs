@@ -1,6 +1,6 @@
-//! GEMM with a fused epilogue: a product and the element-wise program that is its only reader.
+//! GEMM with a fused element-wise epilogue, which is the only reader of the product.
 //!
-//! [`PanelByPanel`]: the program runs on each block of C as soon as its sums are complete, while they are in cache; C
+//! [`PanelByPanel`]: the program runs on each block of C as soon as its sums are complete, while they are in cache, and C
 //! is never stored. [`WholeProductEpilogue`]: C is computed to scratch first, then the program runs.
 
 use crate::kernel::{GemmSide, Io, Kernel, KernelContext, OutputBlock, Ptr};
@@ -9,16 +9,16 @@ use smallvec::SmallVec;
 use systole_compile::{Kernel as StepKernel, ProductEpilogue as Plan, Step};
 use systole_ir::{Op, Result};
 
-/// Smallest N: with shorter rows, the program's overhead per run exceeds what fusion saves.
+/// Minimum N: with shorter rows, the program's overhead per run exceeds what fusion saves.
 const MIN_N: usize = 32;
 
-/// Largest K: with longer K blocks, so few columns of B fit L2 that the program would run on short pieces of rows.
+/// Maximum K: with longer K blocks, so few columns of B fit L2 that the program would run on short pieces of rows.
 const MAX_K: usize = 256;
 
-/// GEMM with an element-wise epilogue.
+/// Kernels for a GEMM with an element-wise epilogue.
 pub static FAMILY: Family = Family {
     name: "product_epilogue",
-    doc: "a GEMM and the element-wise program that alone reads its result",
+    doc: "GEMM fused with the element-wise program that is the only reader of its result",
     takes: |step| matches!(step.kernel, StepKernel::ProductEpilogue(_)),
     #[rustfmt::skip]
     candidates: &[
@@ -26,7 +26,7 @@ pub static FAMILY: Family = Family {
              at most 256: with a longer K only few columns fit L2, and the program would run on short pieces \
              of rows",
             |p| PanelByPanel::bind(plan(p)?, p)),
-        KernelCandidate::new("whole", EVERY, "the GEMM result is stored, then read by the program: takes every \
+        KernelCandidate::new("whole", EVERY, "the GEMM result is stored, then read by the program: supports every \
              product with an epilogue",
             |p| Ok(Box::new(WholeProductEpilogue::new(plan(p)?, p)?))),
     ],
@@ -35,11 +35,11 @@ pub static FAMILY: Family = Family {
 fn plan<'a>(p: &Problem<'a>) -> SelectResult<&'a Plan, &'static str> {
     match &p.step.kernel {
         StepKernel::ProductEpilogue(plan) => Ok(plan),
-        _ => Err("it is no product with an epilogue"),
+        _ => Err("not a product with an epilogue"),
     }
 }
 
-/// The step's product as a separate step.
+/// Returns the step's product as a separate step.
 fn product_step(plan: &Plan, step: &Step) -> Step {
     let operands = plan.operands();
     Step {
@@ -52,7 +52,7 @@ fn product_step(plan: &Plan, step: &Step) -> Step {
     }
 }
 
-/// The step's element-wise program as a separate step, whose last operand is the product.
+/// Returns the step's element-wise program as a separate step, whose last operand is the product.
 fn map_step(plan: &Plan, step: &Step) -> Step {
     let operands = plan.operands();
     let (mut inputs, mut input_types) =
@@ -62,20 +62,20 @@ fn map_step(plan: &Plan, step: &Step) -> Step {
     Step { kernel: StepKernel::Map(plan.map.clone()), inputs, input_types, ..step.clone() }
 }
 
-/// The kernels of a product that passes blocks of C to an epilogue, and of the program that takes them, or why there
-/// are none.
+/// Returns the kernels of a product that passes blocks of C to an epilogue, and of the program that accepts them; or
+/// why there are none.
 fn handing_over(plan: &Plan, alone: &Step, p: &Problem<'_>) -> SelectResult<[Box<dyn Kernel>; 2]> {
     let Op::DotGeneral(d) = &plan.op else {
-        return Err("only dot_general can give blocks of its result to an epilogue".into());
+        return Err("only dot_general can pass blocks of its result to an epilogue".into());
     };
     let right = &alone.input_types[1];
     let columns: usize = d.rhs_free(right.rank()).iter().map(|&d| right.shape[d]).product();
     if columns < MIN_N {
-        return Err(format!("N is {columns}, less than {MIN_N}").into());
+        return Err(format!("N is {columns}, expected at least {MIN_N}").into());
     }
     let map = p.bind(&map_step(plan, p.step))?;
     if !map.takes_blocks(columns) {
-        return Err("its element-wise program does not run on blocks of the result".into());
+        return Err("its element-wise program cannot run on blocks of the result".into());
     }
     let mut product = p.bind(alone)?;
     if !product.hand_over_blocks() {
@@ -84,17 +84,17 @@ fn handing_over(plan: &Plan, alone: &Step, p: &Problem<'_>) -> SelectResult<[Box
     Ok([product, map])
 }
 
-/// K of the product.
+/// Returns K of the product.
 fn products(plan: &Plan, alone: &Step) -> usize {
     let Op::DotGeneral(d) = &plan.op else { return 0 };
     d.lhs_contract.iter().map(|&d| alone.input_types[0].shape[d]).product()
 }
 
-/// A product whose blocks are passed to the program; C is not stored.
+/// Product whose blocks are passed to the program; C is not stored.
 struct PanelByPanel {
     product: Box<dyn Kernel>,
     map: Box<dyn Kernel>,
-    /// Number of inputs of the product; the remaining ones are the program's.
+    /// Number of inputs of the product; the remaining inputs belong to the program.
     operands: usize,
 }
 
@@ -103,7 +103,7 @@ impl PanelByPanel {
         let alone = product_step(plan, p.step);
         let length = products(plan, &alone);
         if length > MAX_K {
-            return Err(format!("K is {length}, more than {MAX_K}").into());
+            return Err(format!("K is {length}, expected at most {MAX_K}").into());
         }
         let [product, map] = handing_over(plan, &alone, p)?;
         Ok(Box::new(PanelByPanel { product, map, operands: plan.operands() }))
@@ -113,7 +113,7 @@ impl PanelByPanel {
 /// Computes a product with `map` as its epilogue.
 ///
 /// # Safety
-/// As for [`Kernel::run_kept`]; `product` agreed to [`Kernel::hand_over_blocks`], and `map` takes blocks.
+/// As for [`Kernel::run_kept`]; `product` agreed to [`Kernel::hand_over_blocks`], and `map` accepts blocks.
 unsafe fn run_by_blocks(
     product: &dyn Kernel,
     map: &dyn Kernel,
@@ -167,14 +167,14 @@ impl Kernel for PanelByPanel {
     }
 }
 
-/// A product in scratch, and then the program. With panel layout of the epilogue's arrays, blocks are passed instead.
+/// Product in scratch, followed by the program. With panel layout of the epilogue's arrays, blocks are passed instead.
 struct WholeProductEpilogue {
     product: Box<dyn Kernel>,
     map: Box<dyn Kernel>,
-    /// A second kernel of the product, which passes blocks, and whether it is in use: only while the epilogue's arrays
-    /// have panel layout, since runs are long then.
+    /// Second kernel of the product, which passes blocks, and whether it is in use: only while the epilogue's arrays
+    /// have panel layout, because runs are long then.
     to_panels: Option<(Box<dyn Kernel>, bool)>,
-    /// Number of inputs of the product; the remaining ones are the program's.
+    /// Number of inputs of the product; the remaining inputs belong to the program.
     operands: usize,
     /// Bytes of C in scratch.
     bytes: usize,
@@ -197,7 +197,7 @@ impl WholeProductEpilogue {
         })
     }
 
-    /// The kernel that passes blocks, if it is in use.
+    /// Returns the kernel that passes blocks, if it is in use.
     fn handing_over(&self) -> Option<&dyn Kernel> {
         self.to_panels.as_ref().filter(|(_, now)| *now).map(|(product, _)| product.as_ref())
     }
@@ -250,7 +250,7 @@ impl Kernel for WholeProductEpilogue {
         // SAFETY: scratch has room for C and for the product's own scratch.
         unsafe {
             let of_product = Io { inputs: operands, outputs: &[whole], scratch };
-            // What nothing was precomputed for is not for every kernel a null address.
+            // Not every kernel accepts a null address for "nothing precomputed".
             match kept.is_null() {
                 true => self.product.run(cx, &of_product)?,
                 false => self.product.run_kept(cx, &of_product, kept)?,
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
     use crate::machine::thread_pool::ThreadPool;
 
-    /// A kernel that needs what it precomputed, as those by strips do.
+    /// Test kernel that requires its precomputed data, as the kernels by strips do.
     struct Strict;
 
     impl Kernel for Strict {
@@ -274,7 +274,7 @@ mod tests {
         }
 
         unsafe fn run_kept(&self, _: &KernelContext<'_>, _: &Io<'_>, kept: *const u8) -> Result<()> {
-            assert!(!kept.is_null(), "asked to run with what nobody precomputed");
+            assert!(!kept.is_null(), "run_kept was called without precomputed data");
             Ok(())
         }
     }

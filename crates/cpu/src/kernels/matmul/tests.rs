@@ -1,5 +1,4 @@
-//! Tests of the AMX GEMM, with emulated tile registers on every machine and with real ones where there are any, and of
-//! bf16 pairs.
+//! Tests of the AMX GEMM, on emulated and (if available) real tile registers, and of the bf16 pair GEMM.
 
 use crate::kernel::gemm_dims::{Epilogue, OperandDims, roles};
 use crate::kernel::{Io, Kernel, KernelContext};
@@ -39,7 +38,7 @@ impl Case {
         [roles(&a, &[0], &left, &right), roles(&b, &[0], &free, &inner)]
     }
 
-    /// The kernel; operands are packed with the vectors of `level`.
+    /// Returns the kernel; operands are packed with the vectors of `level`.
     fn kernel(&self, level: Level, tiles: &'static simd::amx::AmxKernels) -> Option<Box<dyn Kernel>> {
         amx(&self.product(level), tiles).ok()
     }
@@ -86,7 +85,7 @@ impl Case {
         let (m, n, k) = self.size;
         let mut s = RandomStream::new(seed, 5, 1);
         let [from, to] = self.types;
-        // Of f32, one operand has more bits than a bf16.
+        // One f32 operand has more bits than a bf16.
         let most = |operand: u64| match from {
             DType::I8 => 128,
             DType::U8 => 127,
@@ -111,11 +110,12 @@ impl Case {
         }
         let want = want.finish();
         let differs = got.chunks(to.size()).zip(want.bytes().chunks(to.size())).position(|(a, b)| a != b);
-        assert_eq!(differs, None, "{self:?}: the element that differs from the sums");
+        assert_eq!(differs, None, "{self:?}: an element differs from the exact sum");
     }
 }
 
-/// Random integers from −`most` to `most`, for unsigned types from 0 to 2 · `most`. With 128: all values of a byte.
+/// Draws random integers from −`most` to `most`, for unsigned types from 0 to 2 · `most`. With 128: all values of a
+/// byte.
 fn draw(ty: &TensorType, most: i64, s: &mut RandomStream) -> (Vec<i64>, Literal) {
     let unsigned = matches!(ty.dtype, DType::U8 | DType::U32);
     let mut builder = LiteralBuilder::new(ty.clone());
@@ -225,7 +225,7 @@ fn tile_registers_compute_batches_and_large_products() {
     }
 }
 
-/// Random operands, and the exact sums with the sums of absolute products.
+/// Returns random operands, and the exact sums with the sums of absolute products.
 fn random(case: &Case) -> ([Literal; 2], Vec<(f64, f64)>) {
     let (m, n, k) = case.size;
     let mut s = RandomStream::new(8, 1, 1);

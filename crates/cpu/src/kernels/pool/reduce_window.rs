@@ -1,7 +1,7 @@
-//! `reduce_window` and `select_and_scatter` of any rank: pooling, its gradient, cumulative reductions.
+//! `reduce_window` and `select_and_scatter` of any rank: pooling, pooling gradients, cumulative reductions.
 //!
-//! Trailing dimensions without windows are joined to `channels`, which SIMD lanes run over. The dimension before them
-//! (`columns`; its elements are called pixels) is walked in strips. All dimensions before that are `rows`. Threads
+//! Trailing dimensions without windows are merged into `channels`, which SIMD lanes run over. The dimension before them
+//! (`columns`; its elements are called pixels) is processed in strips. All dimensions before that are `rows`. Threads
 //! share the strips of all rows. Each window is reduced in the interpreter's order, except in cumulative reductions
 //! from the end.
 
@@ -21,32 +21,32 @@ use systole_ir::{DType, Graph, Op, Result, Shape};
 
 /// Channels of a window that are compared together: their maxima and argmax stay in L1.
 const LANES: usize = 64;
-/// Window elements that one block of a parallel loop reads, at least.
+/// Minimum window elements that one block of a parallel loop reads.
 const BLOCK: usize = 1 << 14;
-/// Least elements along a dimension for a cumulative reduction: windows of fewer are reduced in one pass by
+/// Minimum elements along a dimension for a cumulative reduction: shorter windows are reduced in one pass by
 /// [`WindowKernel`].
 const CUMULATIVE_ELEMENTS: usize = 4;
 
-/// The windows along one dimension of the operand. "Grid" is the operand with base dilation written out.
+/// Windows along one dimension of the operand. "Grid" is the operand with explicit base dilation.
 #[derive(Clone, Copy, Debug)]
 struct WindowAxis {
     /// Operand elements.
     size: usize,
-    /// Window positions: elements of the result.
+    /// Number of window positions: elements of the result.
     count: usize,
     window: usize,
     stride: usize,
-    /// Base dilation: grid points from an operand element to the next; those between are holes.
+    /// Base dilation: grid points between operand elements; those in between are holes.
     base: usize,
-    /// Window dilation: grid points from a window element to the next.
+    /// Window dilation: grid points between window elements.
     hole: usize,
     /// Padding before the first element, in grid points. Negative: the operand is cropped.
     low: i64,
     /// Stride of the operand in memory, in elements.
     distance: usize,
-    /// Operand elements from one that is in a window to the next that is.
+    /// Operand elements between adjacent elements of a window.
     step: usize,
-    /// Window elements from one that is no hole to the next that is none.
+    /// Window elements between adjacent window elements that are not holes.
     period: usize,
 }
 
@@ -68,13 +68,14 @@ impl WindowAxis {
         }
     }
 
-    /// Whether there is no window: each result element has one operand element, at the same index.
+    /// Whether there is no window: each result element is the operand element at the same index.
     fn is_plain(&self) -> bool {
         let one = self.window == 1 && self.stride == 1 && self.base == 1;
         one && self.low == 0 && self.size == self.count
     }
 
-    /// The first operand coordinate in the window at `position`, and how many coordinates it has, [`WindowAxis::step`] apart.
+    /// Returns the first operand coordinate in the window at `position`, and the number of its coordinates, `step`
+    /// apart.
     #[inline(always)]
     fn span(&self, position: usize) -> (usize, usize) {
         let at = (position * self.stride) as i64 - self.low;
@@ -85,7 +86,7 @@ impl WindowAxis {
         self.clipped_span(at)
     }
 
-    /// The positions whose windows lie inside the operand, where the window moves by one element from each to the next.
+    /// Returns the positions whose windows are inside the operand, if the window moves by one element per position.
     #[inline(always)]
     fn inside(&self) -> Range<usize> {
         if self.stride != 1 || self.base != 1 {
@@ -96,7 +97,7 @@ impl WindowAxis {
         inside(self.low)..inside(self.size as i64 - reach + self.low)
     }
 
-    /// [`WindowAxis::span`] for any padding and dilation; `at`: the grid point of the window's first element.
+    /// Like [`WindowAxis::span`], for any padding and dilation; `at`: the grid point of the window's first element.
     #[inline(never)]
     fn clipped_span(&self, at: i64) -> (usize, usize) {
         let hole = self.hole as i64;
@@ -118,8 +119,8 @@ impl WindowAxis {
         (((at + first * hole) / self.base as i64) as usize, count as usize)
     }
 
-    /// For disjoint windows: the range of coordinates that this position writes (the ranges of all positions partition
-    /// the dimension), and the range that is in its window. Without dilations.
+    /// Returns, for disjoint windows without dilations, the range of coordinates that this position writes, and the
+    /// range in its window. The written ranges of all positions partition the dimension.
     #[inline(always)]
     fn owned(&self, position: usize) -> ([usize; 2], [usize; 2]) {
         let inside = |at: i64| at.clamp(0, self.size as i64) as usize;
@@ -134,9 +135,9 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Dimensions of the operand, where neighbours without windows are joined to one.
+/// Dimensions of the operand, with adjacent dimensions without windows merged.
 struct WindowGeometry {
-    /// All dimensions before `columns`; a row number counts their positions in row-major order.
+    /// All dimensions before `columns`; a row index counts their positions in row-major order.
     rows: Vec<WindowAxis>,
     /// Pixels of a row.
     columns: WindowAxis,
@@ -180,12 +181,13 @@ impl WindowGeometry {
         self.product(|a| a.window)
     }
 
-    /// The product of `f` over rows and columns. Saturates: windows may have more elements than any array, in padding.
+    /// Returns the product of `f` over rows and columns. Saturates: in padding, windows may have more elements than any
+    /// array.
     fn product(&self, f: impl Fn(&WindowAxis) -> usize) -> usize {
         self.rows.iter().chain([&self.columns]).map(f).fold(1, usize::saturating_mul)
     }
 
-    /// Calls `f` with each axis of `rows` and its position in row number `row`, innermost first.
+    /// Calls `f` with each axis of `rows` and its position in row `row`, innermost first.
     fn each_axis(&self, mut row: usize, mut f: impl FnMut(&WindowAxis, usize)) {
         for axis in self.rows.iter().rev() {
             f(axis, row % axis.count);
@@ -193,11 +195,11 @@ impl WindowGeometry {
         }
     }
 
-    /// Offsets of the operand's rows that are in the windows of result row `row`, in row-major order.
+    /// Collects the offsets of the operand's rows in the windows of result row `row`, in row-major order.
     fn seen_rows(&self, row: usize, out: &mut Vec<usize>) {
         out.clear();
         out.push(0);
-        // Each axis, innermost first, repeats the offsets so far for each of its coordinates.
+        // Each axis, innermost first, repeats the offsets collected so far for each of its coordinates.
         self.each_axis(row, |axis, position| {
             let (first, count) = axis.span(position);
             let n = out.len();
@@ -211,8 +213,8 @@ impl WindowGeometry {
         });
     }
 
-    /// For disjoint windows: offsets of the operand's rows that result row `row` writes, those in its windows (`seen`)
-    /// and the others.
+    /// Collects, for disjoint windows, the offsets of the operand's rows that result row `row` writes: those in its
+    /// windows (`seen`) and the others.
     fn owned_rows(&self, row: usize, seen: &mut Vec<usize>, others: &mut Vec<usize>) {
         let mut all = vec![(0, true)];
         self.each_axis(row, |axis, position| {
@@ -231,21 +233,21 @@ impl WindowGeometry {
     }
 }
 
-/// How rows are cut into strips of pixels, and strips into blocks of the parallel loop. Depends on shapes only.
+/// Division of rows into strips of pixels, and of strips into blocks of the parallel loop. Depends on shapes only.
 #[derive(Clone, Copy)]
 struct StripBlocks {
     rows: usize,
     columns: usize,
-    /// Pixels of a strip.
+    /// Pixels per strip.
     strip: usize,
-    /// Strips of a row.
+    /// Strips per row.
     strips: usize,
-    /// Strips of a block.
+    /// Strips per block.
     group: usize,
 }
 
 impl StripBlocks {
-    /// `weight`: operand elements that are read for each pixel.
+    /// Divides rows into strips and blocks. `weight`: operand elements that are read per pixel.
     fn new(rows: usize, columns: usize, weight: usize) -> StripBlocks {
         let strip = (BLOCK / weight.max(1)).clamp(1, columns.max(1));
         let strips = columns.div_ceil(strip);
@@ -267,33 +269,33 @@ impl StripBlocks {
     }
 }
 
-/// A `reduce_window` of one array, as its candidates see it.
+/// A `reduce_window` of one array, as its candidate kernels see it.
 struct WindowReduction {
     at: WindowGeometry,
     dtype: DType,
     monoid: Monoid,
 }
 
-/// Why there is no loop for an element type and a body.
-const NO_FOLD: &str = "its element type has no such operation";
+/// Reason why there is no loop for an element type and a body.
+const NO_FOLD: &str = "its element type does not support this operation";
 
-/// The `reduce_window` of a step.
+/// Returns the `reduce_window` of a step.
 fn reduction(p: &Problem<'_>) -> SelectResult<WindowReduction> {
     let Plan::Op { op: Op::ReduceWindow(op), .. } = &p.step.kernel else {
-        return Err("it is no reduce_window".into());
+        return Err("not a reduce_window".into());
     };
     let ([x, init], [y]) = (&p.step.input_types[..], &p.step.output_types[..]) else {
         return Err("it reduces several arrays together".into());
     };
     let monoid =
-        Monoid::of(&op.body).ok_or("its body is no single add, multiply, minimum, maximum, and, or")?;
+        Monoid::of(&op.body).ok_or("its body is not a single add, multiply, minimum, maximum, and, or")?;
     if init.dtype != x.dtype {
-        return Err("its initial value is of another type than its operand".into());
+        return Err("its initial value and its operand have different types".into());
     }
     Ok(WindowReduction { at: WindowGeometry::new(&op.window, &x.shape, &y.shape), dtype: x.dtype, monoid })
 }
 
-/// The kernel of cumulative reductions.
+/// Binds the kernel of cumulative reductions.
 pub fn cumulative(p: &Problem<'_>) -> CandidateResult {
     let WindowReduction { at, dtype, monoid } = reduction(p)?;
     let backwards = cumulative_from_end(&at)?;
@@ -301,7 +303,7 @@ pub fn cumulative(p: &Problem<'_>) -> CandidateResult {
     Ok(Box::new(ScanKernel { at, size: dtype.size(), backwards, tile }))
 }
 
-/// The kernel of any `reduce_window` of one array.
+/// Binds the kernel of any `reduce_window` of one array.
 pub fn reduce_window(p: &Problem<'_>) -> CandidateResult {
     let WindowReduction { at, dtype, monoid } = reduction(p)?;
     let tile = for_fold(&WindowStripFactory(p.target.level.vectors()), dtype, monoid).ok_or(NO_FOLD)?;
@@ -310,7 +312,7 @@ pub fn reduce_window(p: &Problem<'_>) -> CandidateResult {
     Ok(Box::new(WindowKernel { at, size: dtype.size(), blocks, tile }))
 }
 
-/// Makes a [`WindowStrip`].
+/// Instantiates [`WindowStrip`] for an element type and a fold.
 struct WindowStripFactory(Level);
 impl ReduceVisitor for WindowStripFactory {
     type Out = TileFn;
@@ -319,7 +321,7 @@ impl ReduceVisitor for WindowStripFactory {
     }
 }
 
-/// The arguments of [`WindowStrip`].
+/// Arguments of [`WindowStrip`].
 struct WindowStripArgs<'a> {
     along: WindowAxis,
     channels: usize,
@@ -329,14 +331,14 @@ struct WindowStripArgs<'a> {
     rows: &'a [usize],
 }
 
-/// A strip of `n` pixels of the result. `a`: the operand, `b`: a [`WindowStripArgs`], `c`: the initial value.
+/// Computes a strip of `n` pixels of the result. `a`: the operand, `b`: a [`WindowStripArgs`], `c`: the initial value.
 struct WindowStrip<C, F>(PhantomData<(C, F)>);
 impl<C: StoredElement, F: ReduceFn<C>> TileLoop for WindowStrip<C, F> {
     const EVERY_LEVEL: bool = C::COMMON && F::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: the arguments are those of the type's comment; spans lie inside the operand, which is another array
+        // SAFETY: the arguments are as documented on the type; spans are inside the operand, which is a different array
         // than the result.
         unsafe {
             let (s, init) = (&*b.cast::<WindowStripArgs<'_>>(), *c.cast::<C>());
@@ -345,7 +347,7 @@ impl<C: StoredElement, F: ReduceFn<C>> TileLoop for WindowStrip<C, F> {
             while i < n {
                 let at = s.first + i;
                 let (from, count) = s.along.span(at);
-                // Where the window moves by one element, the same element of adjacent windows is contiguous: one loop.
+                // If the window moves by one element, the same element of adjacent windows is contiguous: one loop.
                 let pixels = if inside.contains(&at) { (inside.end - at).min(n - i) } else { 1 };
                 let x = a.cast::<C>().wrapping_add(from * s.channels);
                 let to = dst.cast::<C>().add(i * s.channels).cast();
@@ -357,8 +359,8 @@ impl<C: StoredElement, F: ReduceFn<C>> TileLoop for WindowStrip<C, F> {
     }
 }
 
-/// Contiguous pixels: the result is the accumulator, and four window elements are folded in each pass over it. (Every
-/// operation of a [`Fold`] rounds to the stored type, so storing between passes changes no bit.)
+/// Reduces contiguous pixels: the result is the accumulator, and each pass over it folds four window elements. (Every
+/// operation of a [`ReduceFn`] rounds to the stored type, so storing between passes changes no bit.)
 #[inline(always)]
 unsafe fn fold_pixels<C: StoredElement, F: ReduceFn<C>>(
     out: &mut [C],
@@ -407,7 +409,7 @@ unsafe fn fold_pixels<C: StoredElement, F: ReduceFn<C>>(
     }
 }
 
-/// Folds four window elements into the accumulators, or, where `FIRST`, into the initial value.
+/// Folds four window elements into the accumulators, or into the initial value if `FIRST`.
 #[inline(always)]
 fn fold_four<C: StoredElement, F: ReduceFn<C>, const FIRST: bool>(
     out: &mut [C],
@@ -424,7 +426,7 @@ fn fold_four<C: StoredElement, F: ReduceFn<C>, const FIRST: bool>(
     }
 }
 
-/// `reduce_window`, window by window.
+/// Kernel of `reduce_window`, window by window.
 struct WindowKernel {
     at: WindowGeometry,
     size: usize,
@@ -445,7 +447,7 @@ impl Kernel for WindowKernel {
                 }
                 let strip = WindowStripArgs { along: columns, channels, first, rows: &rows };
                 let dst = out.at((row * columns.count + first) * channels * self.size);
-                // SAFETY: each strip is written by one call; rows lie inside the operand.
+                // SAFETY: each strip is written by one call; rows are inside the operand.
                 unsafe { (self.tile)(dst, x.at(0), (&raw const strip).cast(), init.at(0), n) };
             });
         };
@@ -456,10 +458,10 @@ impl Kernel for WindowKernel {
     }
 }
 
-/// Whether a cumulative reduction begins at the last column (`true`: all windows end there) or at the first one
-/// (`false`: all windows begin there); or why windows are no cumulative reduction.
+/// Returns whether a cumulative reduction starts at the last column (`true`: all windows end there) or at the first one
+/// (`false`: all windows start there); or why the windows are not a cumulative reduction.
 fn cumulative_from_end(at: &WindowGeometry) -> SelectResult<bool> {
-    const OTHER_WINDOWS: &str = "its windows do not all begin, or all end, at the same end of the dimension";
+    const OTHER_WINDOWS: &str = "its windows do not all start, or all end, at the same end of the dimension";
     let w = &at.columns;
     if !at.rows.iter().all(WindowAxis::is_plain) {
         return Err("more than one dimension has windows, strides or padding".into());
@@ -468,7 +470,7 @@ fn cumulative_from_end(at: &WindowGeometry) -> SelectResult<bool> {
         return Err("its windows have strides or dilations".into());
     }
     if w.size < CUMULATIVE_ELEMENTS {
-        return Err("it has fewer than 4 elements along its windows: these are reduced in one pass".into());
+        return Err("it has fewer than 4 elements along its windows, which are reduced in one pass".into());
     }
     if w.count != w.size || w.window < w.size {
         return Err(OTHER_WINDOWS.into());
@@ -480,7 +482,7 @@ fn cumulative_from_end(at: &WindowGeometry) -> SelectResult<bool> {
     }
 }
 
-/// Makes a [`CumulativeScan`].
+/// Instantiates [`CumulativeScan`] for an element type and a fold.
 struct ScanFactory(Level);
 impl ReduceVisitor for ScanFactory {
     type Out = TileFn;
@@ -489,10 +491,10 @@ impl ReduceVisitor for ScanFactory {
     }
 }
 
-/// The arguments of [`CumulativeScan`].
+/// Arguments of [`CumulativeScan`].
 struct ScanArgs {
     channels: usize,
-    /// How many of the channels are reduced.
+    /// Number of channels to reduce.
     width: usize,
     backwards: bool,
 }
@@ -504,7 +506,7 @@ impl<C: StoredElement, F: ReduceFn<C>> TileLoop for CumulativeScan<C, F> {
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: the arguments are those of the type's comment; operand and result are different arrays.
+        // SAFETY: the arguments are as documented on the type; operand and result are different arrays.
         unsafe {
             let (r, init) = (&*b.cast::<ScanArgs>(), *c.cast::<C>());
             let at = |i: usize| if r.backwards { n - 1 - i } else { i } * r.channels;
@@ -537,7 +539,7 @@ fn scan_step<C: StoredElement, F: ReduceFn<C>>(out: &mut [C], before: &[C], x: &
     }
 }
 
-/// Cumulative reductions along the columns.
+/// Kernel of cumulative reductions along the columns.
 struct ScanKernel {
     at: WindowGeometry,
     size: usize,
@@ -568,9 +570,9 @@ impl Kernel for ScanKernel {
     }
 }
 
-/// Which of two elements a window selects.
+/// Comparison by which a window selects one of two elements.
 trait SelectComparison: Send + Sync + 'static {
-    /// Whether networks use it, and it is compiled for every level.
+    /// Whether networks commonly use it, so that it is compiled for every level.
     const COMMON: bool;
     fn keeps<T: PartialOrd>(kept: T, other: T) -> bool;
 }
@@ -591,7 +593,7 @@ impl SelectComparison for SelectLe {
     }
 }
 
-/// The comparison that a body of `(kept, other)` returns, as a direction from `kept` to `other`.
+/// Returns the comparison in a body of `(kept, other)`, as a direction from `kept` to `other`.
 fn direction(select: &Graph) -> Option<Direction> {
     let [result] = select.results[..] else { return None };
     let node = select.node(result);
@@ -608,45 +610,45 @@ fn direction(select: &Graph) -> Option<Direction> {
     }
 }
 
-/// A `select_and_scatter` as its candidates see it.
+/// A `select_and_scatter` as its candidate kernels see it.
 struct SelectAndScatterProblem {
     at: WindowGeometry,
     dtype: DType,
     /// Elements of the operand.
     elements: usize,
-    /// [`Direction::Ge`] or [`Direction::Le`].
+    /// Comparison of the body: [`Direction::Ge`] or [`Direction::Le`].
     direction: Direction,
 }
 
-/// The `select_and_scatter` of a step.
+/// Returns the `select_and_scatter` of a step.
 fn selection(p: &Problem<'_>) -> SelectResult<SelectAndScatterProblem> {
     let Plan::Op { op: Op::SelectAndScatter(op), .. } = &p.step.kernel else {
-        return Err("it is no select_and_scatter".into());
+        return Err("not a select_and_scatter".into());
     };
     let [x, source, _] = &p.step.input_types[..] else {
-        return Err("it has other operands than an array, a source and an initial value".into());
+        return Err("its operands are not an array, a source and an initial value".into());
     };
     if Monoid::of(&op.scatter) != Some(Monoid::Add) {
-        return Err("it scatters by another operation than add".into());
+        return Err("it scatters by an operation other than add".into());
     }
     let direction = direction(&op.select).filter(|d| matches!(d, Direction::Ge | Direction::Le));
-    let direction = direction.ok_or("it selects by another comparison than >= or <=")?;
+    let direction = direction.ok_or("it selects by a comparison other than >= or <=")?;
     let at = WindowGeometry::new(&op.window(), &x.shape, &source.shape);
     Ok(SelectAndScatterProblem { at, dtype: x.dtype, elements: x.elements(), direction })
 }
 
 impl SelectAndScatterProblem {
-    /// The loop over strips.
+    /// Returns the loop over strips.
     fn tile<const DISJOINT: bool>(&self, level: Level) -> SelectResult<TileFn> {
         let tile = match self.direction {
             Direction::Ge => select_tile::<SelectGe, DISJOINT>(self.dtype, level),
             _ => select_tile::<SelectLe, DISJOINT>(self.dtype, level),
         };
-        tile.ok_or_else(|| "its elements are no floats and no integers of 32 or 64 bits with sign".into())
+        tile.ok_or_else(|| "its elements are neither floats nor signed 32-bit or 64-bit integers".into())
     }
 }
 
-/// The kernel for windows that do not overlap.
+/// Binds the kernel for windows that do not overlap.
 pub fn select_and_scatter_disjoint(p: &Problem<'_>) -> CandidateResult {
     let selection = selection(p)?;
     if selection.at.rows.iter().chain([&selection.at.columns]).any(|a| a.stride < a.window) {
@@ -659,7 +661,7 @@ pub fn select_and_scatter_disjoint(p: &Problem<'_>) -> CandidateResult {
     Ok(Box::new(DisjointKernel { at, elements, size: dtype.size(), blocks, tile }))
 }
 
-/// The kernel for any windows.
+/// Binds the kernel for any windows.
 pub fn select_and_scatter(p: &Problem<'_>) -> CandidateResult {
     let selection = selection(p)?;
     let tile = selection.tile::<false>(p.target.level.vectors())?;
@@ -679,7 +681,7 @@ fn select_tile<P: SelectComparison, const DISJOINT: bool>(dtype: DType, level: L
     }
 }
 
-/// The arguments of [`SelectStrip`].
+/// Arguments of [`SelectStrip`].
 struct SelectArgs<'a> {
     along: WindowAxis,
     channels: usize,
@@ -695,9 +697,11 @@ struct SelectArgs<'a> {
     source: *const u8,
 }
 
-/// Windows of a strip of `n` source pixels. `dst`: the whole result, `a`: the operand, `b`: a [`SelectArgs`], `c`: the
-/// initial value. `DISJOINT`: windows do not overlap, and every element that the strip owns is written. Otherwise the
-/// result holds initial values or sums, and source elements are added to it.
+/// Processes the windows of a strip of `n` source pixels.
+///
+/// `dst`: the whole result, `a`: the operand, `b`: a [`SelectArgs`], `c`: the initial value. `DISJOINT`: windows do not
+/// overlap, and every element that the strip owns is written. Otherwise the result holds initial values or sums, and
+/// source elements are added to it.
 struct SelectStrip<C, P, const DISJOINT: bool>(PhantomData<(C, P)>);
 impl<C: StoredElement, P: SelectComparison, const DISJOINT: bool> TileLoop for SelectStrip<C, P, DISJOINT>
 where
@@ -707,7 +711,7 @@ where
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        // SAFETY: the arguments are those of the type's comment; coordinates are clipped to the operand.
+        // SAFETY: the arguments are as documented on the type; coordinates are clipped to the operand.
         unsafe {
             let (s, init) = (&*b.cast::<SelectArgs<'_>>(), *c.cast::<C>());
             let (x, out) = (a.cast::<C>(), dst.cast::<C>());
@@ -758,7 +762,7 @@ unsafe fn fill_gaps<C: StoredElement>(
 ) {
     let fill = |row: usize, from: usize, to: usize| {
         for k in from * s.channels..to * s.channels {
-            // SAFETY: coordinates inside the result, which this strip alone owns.
+            // SAFETY: coordinates inside the result, which only this strip owns.
             unsafe { *out.add(row + k) = init };
         }
     };
@@ -773,7 +777,7 @@ unsafe fn fill_gaps<C: StoredElement>(
     }
 }
 
-/// Any window: one pass finds the argmax of each lane, a second one writes or adds the source.
+/// Processes any window: one pass finds the argmax of each lane, a second one writes or adds the source.
 #[inline(always)]
 unsafe fn select_any<C: StoredElement, P: SelectComparison, const DISJOINT: bool>(
     out: *mut C,
@@ -801,7 +805,7 @@ unsafe fn select_any<C: StoredElement, P: SelectComparison, const DISJOINT: bool
     }
     for (number, offset) in offsets.enumerate() {
         let mark = C::Mark::from(number as u32);
-        // SAFETY: rows and columns are clipped to the result, and no other call writes them meanwhile.
+        // SAFETY: rows and columns are clipped to the result, and no other call writes them at the same time.
         let out = unsafe { lanes_mut::<C>(out.add(offset).cast(), n) };
         for ((y, argmax), v) in out.iter_mut().zip(&argmax).zip(w.source) {
             let old = if DISJOINT { w.init } else { *y };
@@ -811,7 +815,7 @@ unsafe fn select_any<C: StoredElement, P: SelectComparison, const DISJOINT: bool
     }
 }
 
-/// Disjoint windows of 2×2, the usual ones of max pooling: one pass, in registers.
+/// Processes disjoint 2×2 windows, the usual ones of max pooling: one pass, in registers.
 #[inline(always)]
 unsafe fn select_2x2<C: StoredElement, P: SelectComparison>(
     out: *mut C,
@@ -823,7 +827,7 @@ unsafe fn select_2x2<C: StoredElement, P: SelectComparison>(
 {
     let (start, n) = (w.inside[0] * s.channels + w.at, w.source.len());
     let [a, b] = [s.seen[0] + start, s.seen[1] + start];
-    // SAFETY: the four elements lie inside operand and result and do not overlap; `n` channels are left of each.
+    // SAFETY: the four elements are inside operand and result and do not overlap; `n` channels are left of each.
     unsafe {
         let x = |at: usize| lanes::<C>(x.add(at).cast(), n);
         let out = |at: usize| lanes_mut::<C>(out.add(at).cast(), n);
@@ -832,7 +836,7 @@ unsafe fn select_2x2<C: StoredElement, P: SelectComparison>(
     }
 }
 
-// One `&mut` for each array tells the compiler that they do not overlap, so that it vectorises the loop.
+// One `&mut` for each array tells the compiler that they do not overlap, so that it vectorizes the loop.
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
 fn four<C: StoredElement, P: SelectComparison>(
@@ -866,7 +870,7 @@ fn four<C: StoredElement, P: SelectComparison>(
     }
 }
 
-/// `select_and_scatter` of disjoint windows: each element of the result is written once, by the strip that owns it.
+/// Kernel of `select_and_scatter` with disjoint windows: the strip that owns an element of the result writes it once.
 struct DisjointKernel {
     at: WindowGeometry,
     elements: usize,
@@ -910,8 +914,9 @@ impl Kernel for DisjointKernel {
     }
 }
 
-/// `select_and_scatter` of any windows: tasks are images, or strips of channels of a single image. Each adds in the
-/// order of the windows, so results do not depend on the number of threads.
+/// Kernel of `select_and_scatter` with any windows: tasks are images, or strips of channels of a single image.
+///
+/// Each task adds in the order of the windows, so results do not depend on the number of threads.
 struct OverlapKernel {
     at: WindowGeometry,
     elements: usize,
@@ -920,8 +925,8 @@ struct OverlapKernel {
 }
 
 impl OverlapKernel {
-    /// Adds the source pixels of some rows, of the range of channels `part`, to a result that holds initial values or
-    /// sums.
+    /// Adds the source pixels of a range of rows, of the range of channels `part`, to a result that holds initial
+    /// values or sums.
     unsafe fn add(&self, io: [Ptr; 4], rows: std::ops::Range<usize>, part: [usize; 2]) {
         let [x, source, init, out] = io;
         let WindowGeometry { columns, channels, .. } = self.at;

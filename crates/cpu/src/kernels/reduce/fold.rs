@@ -1,4 +1,4 @@
-//! Reductions with one associative op, over any dimensions, of an array or of the values of an element-wise program.
+//! Reductions with one associative op, over any dimensions, of an array or of an element-wise program's values.
 //!
 //! Adjacent dimensions that are all folded or all kept are merged; the innermost merged one is `inner`. If `inner` is
 //! folded (a row fold), element `i` of a run goes to accumulator `i % LANES`, and a tree reduces the accumulators. If
@@ -23,12 +23,12 @@ use systole_compile::{Map, Step};
 use systole_ir::op::Monoid;
 use systole_ir::{DType, Result};
 
-/// Elements per part: what one block of the parallel loop reduces to a partial result.
+/// Elements per part: one block of the parallel loop reduces them to a partial result.
 const PART: usize = 1 << 16;
 /// Elements per unit of a row fold: longer runs are divided, so that parts have similar sizes.
 const CHUNK: usize = 1 << 14;
-/// Longest row, in elements, that a sequential loop reduces, many rows per call: longer ones use more than half of the
-/// [`LANES`] accumulators.
+/// Maximum row length, in elements, that a sequential loop reduces, many rows per call: longer rows use more than half
+/// of the [`LANES`] accumulators.
 const SHORT: usize = LANES / 2;
 /// Columns per block of a column fold.
 const COLUMNS: usize = 4 * TILE;
@@ -36,7 +36,7 @@ const COLUMNS: usize = 4 * TILE;
 /// Bytes of the accumulators per store of the program, enough for a row fold and for a block of columns.
 const ACCUMULATORS: usize = (if COLUMNS > LANES { COLUMNS } else { LANES }) * 8;
 
-/// A mixed-radix walk over some dimensions: their sizes and strides, in elements.
+/// Mixed-radix iteration over several dimensions: their sizes and strides, in elements.
 #[derive(Default)]
 struct MixedRadixWalk(Vec<(usize, usize)>);
 
@@ -45,7 +45,7 @@ impl MixedRadixWalk {
         self.0.iter().map(|d| d.0).product()
     }
 
-    /// Offset of combination `i`.
+    /// Returns the offset of combination `i`.
     fn at(&self, mut i: usize) -> usize {
         let mut at = 0;
         for &(size, stride) in self.0.iter().rev() {
@@ -56,14 +56,14 @@ impl MixedRadixWalk {
     }
 }
 
-/// A bound reduction.
+/// Kernel of a reduction, bound to a step.
 pub struct ReduceKernel {
     program: ElementwiseProgram,
     loops: ReduceLoops,
     dtype: DType,
     /// Bytes of a lane.
     lane: usize,
-    /// The op's identity as a lane.
+    /// Identity of the op, as a lane.
     identity: [u8; 8],
     widen: Option<TileFn>,
     narrow: Option<TileFn>,
@@ -76,8 +76,8 @@ pub struct ReduceKernel {
     inner_folded: bool,
     /// Rows per call of a row fold: more than one for short contiguous rows.
     together: usize,
-    /// A column fold adds one row after the other to the accumulators. If unset, it takes several short rows at a time,
-    /// each with its own accumulators, which is another order.
+    /// Whether a column fold adds one row after another to the accumulators. Otherwise it reads several short rows at a
+    /// time, each with separate accumulators, which is a different order.
     in_turn: bool,
 }
 
@@ -87,11 +87,12 @@ impl ReduceKernel {
         self.program.is_fused()
     }
 
+    /// Binds a reduction of an element-wise program over the `folded` dimensions.
     pub fn new(map: &Map, folded: &[bool], monoid: Monoid, step: &Step, level: Level) -> ReduceKernel {
         ReduceKernel::with(map, folded, monoid, step.output_types[0].dtype, level, jit::is_wanted())
     }
 
-    /// `fuse`: use machine code where it supports the program.
+    /// Binds a reduction. `fuse`: use machine code if it supports the program.
     pub(crate) fn with(
         map: &Map,
         folded: &[bool],
@@ -141,13 +142,13 @@ impl ReduceKernel {
         }
     }
 
-    /// A column fold of `[rows, columns]` over the first dimension, for [`ReduceKernel::columns`].
+    /// Creates a column fold of `[rows, columns]` over the first dimension, for [`ReduceKernel::columns`].
     pub fn of_columns(map: &Map, monoid: Monoid, dtype: DType, level: Level) -> ReduceKernel {
         let all = ReduceKernel::with(map, &[true, false], monoid, dtype, level, jit::is_wanted());
         ReduceKernel { in_turn: true, ..all }
     }
 
-    /// Of a row fold: units ([`CHUNK`]) per contiguous run, units per result, units per part.
+    /// Returns, for a row fold, units ([`CHUNK`]) per contiguous run, units per result, units per part.
     fn row_parts(&self) -> (usize, usize, usize) {
         let chunks = self.inner.div_ceil(CHUNK);
         let units = self.folded.count() * chunks;
@@ -155,7 +156,7 @@ impl ReduceKernel {
         (chunks, units, per_part)
     }
 
-    /// Of a column fold: rows per part, and rows per pass.
+    /// Returns, for a column fold, rows per part and rows per pass.
     fn column_parts(&self) -> (usize, usize) {
         let adjacent = self.folded.0.last().map_or(1, |d| d.0);
         let together = if !self.in_turn && self.inner <= TILE / 2 {
@@ -176,7 +177,7 @@ impl ReduceKernel {
         }
     }
 
-    /// Results per store, which is also the number of lanes of one part's partial results.
+    /// Number of results per store, which is also the number of lanes of one part's partial results.
     fn outputs(&self) -> usize {
         self.kept.count() * if self.inner_folded { 1 } else { self.inner }
     }
@@ -208,14 +209,14 @@ impl ReduceKernel {
     }
 }
 
-/// One thread's state: accumulators, registers of the program, addresses.
+/// State of one thread: accumulators, registers of the program, addresses.
 struct FoldWorker<'a> {
     k: &'a ReduceKernel,
     acc: *mut u8,
     scratch: *mut u8,
     regs: RegisterAddresses,
     inputs: SmallVec<[*const u8; 8]>,
-    /// The array, if the program only loads one whose elements are lanes already.
+    /// The array, if the program only loads an array whose elements are already lanes.
     plain: Option<*const u8>,
 }
 
@@ -231,10 +232,10 @@ impl<'a> FoldWorker<'a> {
     /// length)` for each store and tile. Machine code adds to the accumulators itself; then `f` is not called.
     ///
     /// # Safety
-    /// The elements exist; the accumulators are initialised for the fold.
+    /// The elements exist; the accumulators are initialized for the fold.
     unsafe fn elements(&mut self, start: usize, n: usize, f: impl Fn(*mut u8, *const u8, usize, usize)) {
         if let Some(base) = self.plain {
-            // Several results are sums of the same array: gradients of two biases of one sum.
+            // Several results may be sums of the same array, such as the gradients of two biases of one sum.
             let from = base.wrapping_add(start * self.k.lane);
             return self.accumulators().for_each(|acc| f(acc, from, 0, n));
         }
@@ -256,7 +257,7 @@ impl<'a> FoldWorker<'a> {
         }
     }
 
-    /// [`FoldWorker::elements`] by machine code.
+    /// Computes [`FoldWorker::elements`] by machine code.
     unsafe fn fused_elements(&mut self, start: usize, n: usize) {
         let (k, acc) = (self.k, self.acc);
         let mut done = 0;
@@ -273,13 +274,13 @@ impl<'a> FoldWorker<'a> {
         }
     }
 
-    /// The accumulators of each store.
+    /// Returns the accumulators of each store.
     fn accumulators(&self) -> impl Iterator<Item = *mut u8> + use<> {
         let acc = self.acc;
         (0..self.k.stores()).map(move |s| acc.wrapping_add(s * ACCUMULATORS))
     }
 
-    /// Row fold of results `range`: one lane each from `dst` on; the stores' results are `apart` bytes apart.
+    /// Row fold of results `range`: one lane each, starting at `dst`; the stores' results are `apart` bytes apart.
     unsafe fn rows(&mut self, range: Range<usize>, dst: *mut u8, apart: usize) {
         let (k, together) = (self.k, self.k.together);
         let (chunks, units, _) = k.row_parts();
@@ -306,7 +307,7 @@ impl<'a> FoldWorker<'a> {
     /// Row fold of units `units` of result `o`: one lane at `dst`; the stores' results are `apart` bytes apart.
     unsafe fn row(&mut self, o: usize, units: Range<usize>, chunks: usize, dst: *mut u8, apart: usize) {
         let k = self.k;
-        // SAFETY: there are `LANES` accumulators per store; the units lie inside the program's index space; by the
+        // SAFETY: there are `LANES` accumulators per store; the units are inside the program's index space; by the
         // caller's promise, `dst` has room for a lane per store.
         unsafe {
             self.accumulators().for_each(|acc| k.fill(acc, &k.identity, LANES));
@@ -339,7 +340,7 @@ impl<'a> FoldWorker<'a> {
         let k = self.k;
         let (_, together) = k.column_parts();
         let adjacent = k.folded.0.last().map_or(1, |d| d.0).max(1);
-        // SAFETY: there are `together · width ≤ COLUMNS` accumulators per store; rows and columns lie inside the
+        // SAFETY: there are `together · width ≤ COLUMNS` accumulators per store; rows and columns are inside the
         // program's index space; by the caller's promise, `dst` has room for `width` lanes per store.
         unsafe {
             self.accumulators().for_each(|acc| k.fill(acc, &k.identity, together * width));
@@ -383,7 +384,7 @@ impl Kernel for ReduceKernel {
             if parts == 1 { (PART / per_output.max(1)).clamp(1, self.kept.count().max(1)) } else { 1 };
         let groups = self.kept.count().div_ceil(group);
         let strips = if self.inner_folded { 1 } else { self.inner.div_ceil(COLUMNS) };
-        // Bytes from one store's partial results to the next one's.
+        // Bytes between the partial results of adjacent stores.
         let apart = parts * outputs * self.lane;
         let each = self.scratch_each();
         let body = |block: usize| {
@@ -457,7 +458,8 @@ impl ReduceKernel {
         });
     }
 
-    /// Column fold of everything on this thread, one part, rows in order. Has at most [`COLUMNS`] columns.
+    /// Runs a column fold of all elements on this thread, in one part, rows in order. Supports at most [`COLUMNS`]
+    /// columns.
     ///
     /// # Safety
     /// As for [`Kernel::run`].

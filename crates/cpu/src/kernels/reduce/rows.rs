@@ -1,5 +1,7 @@
-//! Element-wise steps and reductions along rows (softmax, layer normalisation), all of them for a block of rows before
-//! the next block: intermediate arrays exist for one block only and stay in the cache. The plan is [`Rows`].
+//! Fused row programs (softmax, layer normalization), computed one block of rows at a time.
+//!
+//! All element-wise steps and reductions run for a block of rows before the next block: intermediate arrays exist for
+//! one block only and stay in the cache. The plan is [`FusedRows`].
 
 use crate::kernel::elementwise::MapKernel;
 use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
@@ -9,31 +11,32 @@ use smallvec::SmallVec;
 use systole_compile::{FusedRows, Kernel as Plan, Step};
 use systole_ir::Result;
 
-/// Bytes that a block of rows touches in all arrays, at most unless it is a single row: less than a core's L2 cache.
+/// Maximum bytes that a block of rows touches in all arrays, unless it is a single row: less than a core's L2 cache.
 const BLOCK_BYTES: usize = 1 << 18;
-/// Least number of blocks, so that all threads get work, unless blocks would become smaller than [`LEAST_BYTES`].
+/// Minimum number of blocks, so that all threads get work, unless blocks would become smaller than [`LEAST_BYTES`].
 const BLOCKS: usize = 16;
-/// Bytes that a block touches at least: below this the overhead per block outweighs its work.
+/// Minimum bytes that a block touches: below this the overhead per block outweighs its work.
 const LEAST_BYTES: usize = 1 << 14;
 
-/// The kernel of a stage.
+/// Kernel of a stage.
 pub(crate) enum StageKernel {
     Map(MapKernel),
     Fold(ReduceKernel),
 }
 
-/// One element-wise program or reduction of the step; `inputs` and `outputs` are numbers of arrays: the step's inputs,
-/// its outputs, then the locals.
+/// One element-wise program or reduction of the step.
+///
+/// `inputs` and `outputs` are indices of arrays: the step's inputs, its outputs, then the locals.
 pub(crate) struct RowsStage {
     pub work: StageKernel,
     pub inputs: Vec<usize>,
     pub outputs: Vec<usize>,
 }
 
-/// A bound program of rows.
+/// Kernel of a row program, bound to a step.
 pub struct RowsKernel {
     rows: usize,
-    /// Rows of one block.
+    /// Rows per block.
     block: usize,
     stages: Vec<RowsStage>,
     /// Per local array: bytes of a row, and offset of the current block's rows in scratch.
@@ -43,12 +46,13 @@ pub struct RowsKernel {
 }
 
 impl RowsKernel {
+    /// Binds a row program.
     pub fn new(plan: &FusedRows, step: &Step, level: Level) -> RowsKernel {
         let of_rows = step.input_types.iter().chain(&step.output_types).map(|t| t.bytes() / plan.rows);
         let row_bytes = of_rows.sum::<usize>() + plan.locals.iter().sum::<usize>();
         let rows_of = |bytes: usize| (bytes / row_bytes.max(1)).clamp(1, plan.rows);
         let block = rows_of(BLOCK_BYTES).min(plan.rows.div_ceil(BLOCKS)).max(rows_of(LEAST_BYTES));
-        // Blocks of nearly equal size: otherwise the last one could be short, which is a bad balance between threads.
+        // Blocks of nearly equal size: otherwise the last block could be short, which balances threads badly.
         let block = plan.rows.div_ceil(plan.rows.div_ceil(block));
         let mut scratch = 0;
         let locals = plan.locals.iter().map(|&bytes| {
@@ -70,13 +74,14 @@ impl RowsStage {
             Plan::Reduce { map, folded, monoid } => {
                 StageKernel::Fold(ReduceKernel::new(map, folded, *monoid, step, level))
             }
-            other => systole_ir::bug!("{} among rows", other.name()),
+            other => systole_ir::bug!("unexpected {} in a row program", other.name()),
         };
         RowsStage { work, inputs: step.inputs.clone(), outputs: step.outputs.clone() }
     }
 }
 
 impl StageKernel {
+    /// Estimated time of the stage on one core, in nanoseconds.
     pub fn nanoseconds(&self) -> f64 {
         match self {
             StageKernel::Map(m) => m.elements() as f64 * 0.15 * m.weight(),
@@ -92,7 +97,7 @@ impl Kernel for RowsKernel {
         let body = |block: usize| {
             let rows = block * self.block..((block + 1) * self.block).min(self.rows);
             with_scratch(self.scratch, |scratch| {
-                // Stages address rows by their number in the whole array, so the base of a local array is moved back.
+                // Stages address rows by their index in the whole array, so the base of a local array is moved back.
                 let locals = self
                     .locals
                     .iter()

@@ -1,8 +1,10 @@
-//! Programs of rows with few elements, such as a softmax over the logits of ten classes. Blocks of rows are transposed
-//! to `[columns, rows]`: SIMD lanes then are different rows, and a reduction along a row adds whole vectors.
+//! Row programs with short rows, such as a softmax over ten logits, in transposed blocks.
 //!
-//! Takes only plans whose arrays are `[rows, columns]`, `[rows]`, `[columns]` or scalars, each read in one of these
-//! ways only. The programs of the stages are rewritten for the transposed block; arrays `[rows, columns]` are
+//! Blocks of rows are transposed to `[columns, rows]`: SIMD lanes are then different rows, and a reduction along a row
+//! adds whole vectors.
+//!
+//! Accepts only plans whose arrays are `[rows, columns]`, `[rows]`, `[columns]` or scalars, each read in only one of
+//! these forms. The programs of the stages are rewritten for the transposed block; arrays `[rows, columns]` are
 //! transposed through scratch.
 
 use crate::kernel::copy::{BoxCopy, Dim};
@@ -15,9 +17,9 @@ use smallvec::SmallVec;
 use systole_compile::{FusedRows, Kernel as Plan, Map, MapLoad, Step};
 use systole_ir::{Result, TensorType};
 
-/// Longest row, in elements: longer rows fill the accumulators of a reduction along the row.
+/// Maximum row length, in elements: longer rows fill the accumulators of a reduction along the row.
 const COLUMNS: usize = 32;
-/// Rows per block, at most.
+/// Maximum rows per block.
 const BLOCK: usize = 128;
 
 /// Shape of an array.
@@ -33,7 +35,7 @@ enum ArrayShape {
     Scalar,
 }
 
-/// Where an array comes from.
+/// Origin of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ArrayOrigin {
     Input,
@@ -42,7 +44,7 @@ enum ArrayOrigin {
     Local,
 }
 
-/// An array of the step as the block's stages see it.
+/// Array of the step as the block's stages see it.
 struct BlockArray {
     kind: ArrayShape,
     whose: ArrayOrigin,
@@ -60,19 +62,19 @@ struct BoundBlock {
     scratch: usize,
 }
 
-/// A bound program of short rows.
+/// Kernel of a row program with short rows, bound to a step.
 pub struct RowsTransposed {
     rows: usize,
     columns: usize,
     whole: BoundBlock,
-    /// For the last block, if it is shorter.
+    /// Stages for the last block, if it is shorter.
     rest: Option<BoundBlock>,
     work_ns: f64,
 }
 
 impl RowsTransposed {
-    /// `None` if rows are not of 2 to [`COLUMNS`] elements, or an array is read with other strides than those of
-    /// [`ArrayShape`].
+    /// Binds a plan. `None` if rows do not have 2 to [`COLUMNS`] elements, or if an array is read with other strides
+    /// than those of [`ArrayShape`].
     pub fn new(plan: &FusedRows, step: &Step, level: Level) -> Option<RowsTransposed> {
         let columns = columns(plan).filter(|c| (2..=COLUMNS).contains(c))?;
         let block = plan.rows.div_ceil(plan.rows.div_ceil(BLOCK));
@@ -104,7 +106,7 @@ impl Kernel for RowsTransposed {
     }
 }
 
-/// Elements per row, from the largest index space of the stages.
+/// Returns the elements per row, from the largest index space of the stages.
 fn columns(plan: &FusedRows) -> Option<usize> {
     let elements = plan.stages.iter().filter_map(|stage| match &stage.kernel {
         Plan::Map(map) | Plan::Reduce { map, .. } => Some(map.shape.elements()),
@@ -120,7 +122,7 @@ struct RowsShape {
 }
 
 impl RowsShape {
-    /// Row and column stride of a load; `None` if it cannot be described so.
+    /// Returns the row and column strides of a load; `None` if it does not have this form.
     fn strides(self, map: &Map, strides: &[usize]) -> Option<[usize; 2]> {
         let RowsShape { rows, columns } = self;
         Some(match (map.shape.dims(), strides) {
@@ -131,7 +133,7 @@ impl RowsShape {
         })
     }
 
-    /// Whether a program's index space is `[rows, columns]` (true) or `[rows]` (false); `None`: neither.
+    /// Returns whether a program's index space is `[rows, columns]` (true) or `[rows]` (false); `None`: neither.
     fn is_wide(self, map: &Map) -> Option<bool> {
         match map.shape.elements() {
             n if n == self.rows * self.columns => Some(true),
@@ -140,7 +142,7 @@ impl RowsShape {
         }
     }
 
-    /// The program for a transposed block of `rows` rows, and the shape of each input that it loads.
+    /// Returns the program for a transposed block of `rows` rows, and the shape of each input that it loads.
     fn turn(self, map: &Map, rows: usize, fold: bool) -> Option<(Map, Vec<(usize, ArrayShape)>)> {
         let (wide, columns) = (self.is_wide(map)?, self.columns);
         let mut kinds = Vec::new();
@@ -171,7 +173,7 @@ impl RowsShape {
                 MapLoad::Splat { .. } => load.clone(),
             });
         }
-        // Merge the two dimensions into one where all loads are contiguous across both; a reduction needs them apart.
+        // Merges the two dimensions into one if all loads are contiguous across both; a reduction needs them separate.
         let lie_together = |load: &MapLoad| match load {
             MapLoad::Array { strides, .. } => strides[..] == [rows, 1] || strides[..] == [0, 0],
             _ => true,
@@ -194,7 +196,7 @@ impl BoundBlock {
     fn new(plan: &FusedRows, step: &Step, shape: RowsShape, rows: usize, level: Level) -> Option<BoundBlock> {
         let (inputs, outputs) = (step.inputs.len(), step.outputs.len());
         let mut found: Vec<Option<(ArrayShape, usize)>> = vec![None; inputs + outputs + plan.locals.len()];
-        // Refuse arrays that are used with two shapes or element sizes.
+        // Rejects arrays that are used with two shapes or element sizes.
         let mut see = |array: usize, kind: ArrayShape, size: usize| {
             let known = found[array].get_or_insert((kind, size));
             (*known == (kind, size)).then_some(())
@@ -219,7 +221,7 @@ impl BoundBlock {
             let work = match fold {
                 None => StageKernel::Map(MapKernel::new(&turned, level)),
                 Some((folded, monoid)) => {
-                    // The last inputs, one per store, are the reductions' initial values.
+                    // The last inputs, one per store, are the initial values of the reductions.
                     for k in stage.inputs.len() - map.stores.len()..stage.inputs.len() {
                         see(stage.inputs[k], ArrayShape::Scalar, size(&stage.input_types, k))?;
                     }
@@ -234,7 +236,7 @@ impl BoundBlock {
         }
         let mut scratch = 0;
         let arrays = found.into_iter().enumerate().map(|(k, array)| {
-            // No stage uses this array, so its kind is irrelevant.
+            // No stage uses this array, so its shape is irrelevant.
             let (kind, size) = array.unwrap_or((ArrayShape::Scalar, 1));
             let whose = match k {
                 k if k < inputs => ArrayOrigin::Input,
@@ -274,8 +276,8 @@ impl BoundBlock {
                 let inputs: SmallVec<[*const u8; 8]> =
                     stage.inputs.iter().map(|&k| places[k].cast_const()).collect();
                 let outputs: SmallVec<[*mut u8; 4]> = stage.outputs.iter().map(|&k| places[k]).collect();
-                // SAFETY: the programs were rewritten for a block of this size, and every array has the elements that
-                // its kind says.
+                // SAFETY: the programs were rewritten for a block of this size, and every array has the elements of its
+                // shape.
                 unsafe {
                     match &stage.work {
                         StageKernel::Map(m) => m.range(&inputs, &outputs, 0..m.elements()),

@@ -1,4 +1,4 @@
-//! Software emulation of tile registers, as the manual defines them, for tests.
+//! Software emulation of AMX tile registers, as Intel's manual defines them, for tests.
 
 use crate::simd::amx::kernels::{AmxKernels, UnitKernels};
 use crate::simd::amx::tile::{LANES, LINE, TileConfig, TileDot, TileUnit, TileWork};
@@ -9,7 +9,7 @@ pub static EMULATED: AmxKernels = UnitKernels::<Emulated>::KERNELS;
 
 type Register = [[u8; LINE]; LANES];
 
-/// Per register: configured rows and bytes of a row, and contents.
+/// Configured rows, bytes per row, and contents of each register.
 struct EmulatedTiles {
     shape: [(usize, usize); 8],
     registers: [Register; 8],
@@ -31,7 +31,7 @@ impl EmulatedTiles {
         EmulatedTiles::with(|s| {
             let [c, a, b] = [c, a, b].map(usize::from);
             let ((m, n), (rows, k)) = (s.shape[c], s.shape[a]);
-            assert_eq!((m, k, n), (rows, 4 * s.shape[b].0, s.shape[b].1), "tiles do not fit each other");
+            assert_eq!((m, k, n), (rows, 4 * s.shape[b].0, s.shape[b].1), "tile shapes do not match");
             let words = |r: &Register, rows: usize, bytes: usize| -> Vec<Vec<[u8; 4]>> {
                 r[..rows].iter().map(|row| row[..bytes].as_chunks().0.to_vec()).collect()
             };
@@ -142,12 +142,12 @@ unsafe impl TileUnit for Emulated {
     }
 
     unsafe fn run<D: TileDot>(t: &GemmTile<D::Sum>) {
-        // SAFETY: by the promise of `TileKernel`.
+        // SAFETY: guaranteed by the contract of `TileKernel`.
         unsafe { crate::simd::amx::tile::tile::<Emulated, D>(t) }
     }
 
     unsafe fn enter<W: TileWork>(work: &W) {
-        // SAFETY: by the promise of `Work`.
+        // SAFETY: guaranteed by the contract of `TileWork`.
         unsafe { work.run::<Emulated>() }
     }
 }

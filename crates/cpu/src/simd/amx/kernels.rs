@@ -1,4 +1,4 @@
-//! The table of AMX kernels, built for one [`Unit`].
+//! Function table of all AMX kernels, instantiated for one [`TileUnit`].
 
 use crate::simd::amx::strided::StridedKernels;
 use crate::simd::amx::tile::{
@@ -10,17 +10,17 @@ use std::marker::PhantomData;
 /// KC, in words along K. A larger KC reads and writes partial sums less often, but a panel of A has to stay in L1.
 const CHAIN: usize = 256;
 
-/// The kernels of one unit.
+/// All kernels of one tile unit.
 #[derive(Clone, Copy)]
 pub struct AmxKernels {
     pub bf16: MicrokernelShape<f32>,
-    /// f32 as split bf16, see [`Split`].
+    /// f32 as split bf16, see [`SplitF32Dot`].
     pub split: MicrokernelShape<f32>,
     pub signed: MicrokernelShape<i32>,
     pub unsigned: MicrokernelShape<i32>,
     /// bf16 products that read operands in place.
     pub spread: StridedKernels,
-    /// Peak-rate loops of bf16 and int8: this many times [`AT_MOST`] operations on registers alone.
+    /// Peak-rate loops of bf16 and int8: run [`AT_MOST`] operations on registers the given number of times.
     pub at_most: [unsafe fn(usize); 2],
 }
 
@@ -28,13 +28,13 @@ pub struct AmxKernels {
 /// tiles.
 pub const AT_MOST: [usize; 2] = [LANES.pow(3) * 4 * 2 * 2, LANES.pow(3) * 4 * 4 * 2];
 
-/// Products of register contents, this many times.
+/// Peak-rate loop: multiplies register contents this many times.
 struct PeakLoop<D>(usize, PhantomData<D>);
 
 impl<D: TileDot> TileWork for PeakLoop<D> {
     #[inline(always)]
     unsafe fn run<U: TileUnit>(&self) {
-        // SAFETY: by the promise of `Work`; all registers are set.
+        // SAFETY: guaranteed by the contract of `TileWork`; all registers are set.
         unsafe {
             U::zero::<0>();
             U::zero::<1>();
@@ -60,7 +60,7 @@ unsafe fn at_most<U: TileUnit, D: TileDot>(times: usize) {
     }
 }
 
-/// Kernels of a unit, and of one kind of dot product.
+/// Kernels of a unit for one kind of dot product.
 pub(crate) struct UnitKernels<U, D = ()>(PhantomData<(U, D)>);
 
 impl<U: TileUnit, D: TileDot> UnitKernels<U, D> {

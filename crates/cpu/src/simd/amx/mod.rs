@@ -1,13 +1,12 @@
-//! GEMM kernels on tile registers (AMX): bf16 with f32 accumulators, int8 with i32 accumulators, and f32 as three bf16
-//! products.
+//! AMX GEMM kernels: bf16 with f32 accumulators, int8 with i32 accumulators, and f32 as three bf16 products.
 //!
 //! A tile register holds 16 rows of 64 bytes. One instruction multiplies 16 rows of 16 words of A by 16 words of 16
 //! columns of B; a word is two bf16 or four bytes along K. Kernels keep two by two accumulator tiles (registers 0 to
 //! 3); A is loaded to registers 4 and 5, B to registers 6 and 7. Both are packed so that a tile is consecutive cache
 //! lines ([`pack`]).
 //!
-//! The instructions are behind [`Unit`], so that tests run all kernels on any machine with [`emulated`] tiles. Tile
-//! registers belong to a thread and must be configured before use, which is the caller's task ([`Registers`]). The
+//! The instructions are behind [`TileUnit`], so that tests run all kernels on any machine with [`emulated`] tiles. Tile
+//! registers belong to a thread and must be configured before use, which is the caller's task ([`TileRegisters`]). The
 //! instructions round to nearest and flush subnormal numbers to zero, whatever the thread's floating-point mode.
 
 #[cfg(test)]
@@ -32,7 +31,7 @@ use crate::simd::math;
 use crate::simd::pack::{PackFn, PanelArgs};
 use systole_ir::DType;
 
-/// The kernels of a level, if it has tile registers.
+/// Returns the kernels of a level, if it has tile registers.
 pub fn kernels_of(level: Level) -> Option<&'static AmxKernels> {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Amx {
@@ -42,7 +41,7 @@ pub fn kernels_of(level: Level) -> Option<&'static AmxKernels> {
     None
 }
 
-/// Whether this machine has tile registers, this process may use them, and they compute correctly. Checked once.
+/// Whether this machine has AMX, this process may use it, and it computes correctly. Checked once.
 #[cfg(target_arch = "x86_64")]
 pub fn is_available() -> bool {
     use std::sync::OnceLock;
@@ -54,15 +53,15 @@ pub fn is_available() -> bool {
         let right = computes_right(&unit::HARDWARE);
         if !right {
             systole_runtime::events::emit(1, || {
-                "this machine's AMX instructions give wrong sums: products go without them".to_string()
+                "this machine's AMX instructions give wrong sums: matrix products run without AMX".to_string()
             });
         }
         right
     })
 }
 
-/// Checks small products of integers against exact sums: some virtual machines report the instructions but do not
-/// implement them, and must not spoil results.
+/// Checks small integer products against exact sums. Some virtual machines report the instructions but do not implement
+/// them, which must not corrupt results.
 fn computes_right(kernels: &AmxKernels) -> bool {
     let pair = |x: i32| u32::from(math::to_bf16(x as f32));
     let byte = |x: i32| u32::from(x as u8);
@@ -74,7 +73,7 @@ fn computes_right(kernels: &AmxKernels) -> bool {
 /// Rows and columns of the trial products.
 const SIZE: usize = 2 * LANES;
 
-/// One operand of a trial product, packed to `k` words along K.
+/// Packs one operand of a trial product to `k` words along K.
 fn packed<T: GemmElement>(
     stored: DType,
     lanes: &[i32],
@@ -94,8 +93,8 @@ fn packed<T: GemmElement>(
     to
 }
 
-/// Whether one product `[32, K] · [K, 32]` is exact. Its elements are `count` integers from `least` on; `bits` gives
-/// their representation, of which `stored` says how many bytes are stored.
+/// Whether a product `[32, K] · [K, 32]` is exact. Its elements are `count` integers from `least` on; `bits` returns
+/// their representation, of which `stored` bytes are stored.
 fn trial<T: GemmElement + PartialEq>(
     shape: &MicrokernelShape<T>,
     stored: DType,
@@ -166,9 +165,9 @@ mod tests {
         // Per instruction 16 by 16 sums of 32 bf16 or 64 int8 products, times four tiles.
         assert_eq!(AT_MOST, [4 * 16 * 16 * 32 * 2, 4 * 16 * 16 * 64 * 2]);
         for at_most in EMULATED.at_most {
-            // SAFETY: emulated registers are everywhere.
+            // SAFETY: emulated registers are available everywhere.
             unsafe { at_most(3) };
         }
-        assert!(computes_right(&EMULATED), "registers were left as they must be");
+        assert!(computes_right(&EMULATED), "at_most left the registers in a wrong state");
     }
 }

@@ -1,4 +1,4 @@
-//! Packs operands for tile registers (AMX): 32-bit words of two bf16 or four bytes along K, in chunks of sixteen words.
+//! Packs AMX operands: 32-bit words of two bf16 or four int8 along K, in chunks of sixteen words.
 //!
 //! A panel is a sequence of chunks of sixteen words along K. In a panel of A, a tile row is the words of one lane (row
 //! of A): one cache line per lane. In a panel of B, a tile row is one word of all lanes (columns of B): VNNI layout.
@@ -10,7 +10,7 @@ use crate::simd::math;
 use crate::simd::pack::{PackFn, PanelArgs};
 use systole_ir::DType;
 
-/// Packing functions of A and B for a stored type; `None` where tile registers have no dot product of it.
+/// Returns the packing functions of A and B for a stored type; `None` if tile registers have no dot product of it.
 pub fn packs<T: 'static>(stored: DType, level: Level) -> Option<[PackFn<T>; 2]> {
     Some(match stored {
         DType::BF16 => both::<T, Bf16Words>(level),
@@ -35,14 +35,14 @@ fn both<T: 'static, S: Stored>(_: Level) -> [PackFn<T>; 2] {
     [plain::<T, S, true>, plain::<T, S, false>]
 }
 
-/// A stored element, and how it is split into the words of a panel.
+/// A stored element type, and how it is split into the words of a panel.
 trait WordSource: 'static {
     const SIZE: usize;
     /// Elements along K per word.
     const GROUP: usize;
     /// Words per group: two (high and low parts) for split numbers, else one.
     const PLANES: usize;
-    /// An element's bits in each plane's word, right-aligned.
+    /// Returns an element's bits in each plane's word, right-aligned.
     unsafe fn bits(p: *const u8) -> [u32; 2];
 }
 
@@ -87,7 +87,7 @@ impl WordSource for SplitF32Words {
     }
 }
 
-/// Index of a word in the panel, from chunk, plane, lane, and word within the chunk.
+/// Returns the index of a word in the panel, from chunk, plane, lane, and word within the chunk.
 #[inline(always)]
 fn place<S: WordSource, const LEFT: bool>(
     fill: usize,
@@ -100,7 +100,7 @@ fn place<S: WordSource, const LEFT: bool>(
     before + if LEFT { lane * LANES + word } else { word * fill + lane }
 }
 
-/// Chunks of a panel.
+/// Returns the number of chunks of a panel.
 fn chunks<T, S: WordSource>(p: &PanelArgs<T>) -> usize {
     p.k / (LANES * S::PLANES)
 }
@@ -108,7 +108,7 @@ fn chunks<T, S: WordSource>(p: &PanelArgs<T>) -> usize {
 /// Packs word by word.
 unsafe fn plain<T, S: WordSource, const LEFT: bool>(panels: &[PanelArgs<T>]) {
     for p in panels {
-        // SAFETY: by the promise of `PackFn`.
+        // SAFETY: guaranteed by the contract of `PackFn`.
         unsafe { plain_panel::<T, S, LEFT>(p) };
     }
 }
@@ -121,7 +121,7 @@ unsafe fn plain_panel<T, S: WordSource, const LEFT: bool>(p: &PanelArgs<T>) {
                 let present = if lane < p.lanes { p.products.saturating_sub(first).min(S::GROUP) } else { 0 };
                 let mut words = [0; 2];
                 for i in 0..present {
-                    // SAFETY: by the promise of `PackFn` the source has this product.
+                    // SAFETY: the contract of `PackFn` guarantees that the source has this product.
                     let bits = unsafe { S::bits(p.src.add(lane * p.lane + (first + i) * p.step)) };
                     let shift = i * 32 / S::GROUP;
                     words = std::array::from_fn(|plane| words[plane] | bits[plane] << shift);
@@ -150,12 +150,12 @@ mod avx512 {
 
     /// Loads sixteen words as one vector per plane. Callers have AVX-512.
     pub trait WordVectors: WordSource {
-        /// The words of one lane, of which the first `count` elements exist.
+        /// Loads the words of one lane; only the first `count` elements exist.
         unsafe fn along(p: *const u8, count: usize) -> [__m512i; 2];
-        /// One word of the sixteen lanes in the mask: element `i` of the word is at `p + i · step`, for the first
+        /// Loads one word of the sixteen lanes in the mask: element `i` of the word is at `p + i · step`, for the first
         /// `count` of them.
         unsafe fn across(p: *const u8, step: usize, count: usize, lanes: __mmask16) -> [__m512i; 2];
-        /// The same for 32 lanes, as two vectors.
+        /// Like `across`, for 32 lanes as two vectors.
         #[inline(always)]
         unsafe fn across_two(p: *const u8, step: usize, count: usize) -> [[__m512i; 2]; 2] {
             // SAFETY: as above.
@@ -308,7 +308,7 @@ mod avx512 {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
     pub unsafe fn panels<T, S: WordVectors, const LEFT: bool>(panels: &[PanelArgs<T>]) {
         let Some(p) = panels.first() else { return };
-        // SAFETY: by the promise of `PackFn`.
+        // SAFETY: guaranteed by the contract of `PackFn`.
         unsafe {
             if p.step == S::SIZE {
                 panels.iter().for_each(|p| (0..chunks::<T, S>(p)).for_each(|i| along::<T, S, LEFT>(p, i)));
@@ -337,7 +337,7 @@ mod avx512 {
             let words = |i: usize| {
                 let from = from.wrapping_add(i * p.lane);
                 ahead(from.wrapping_add(4 * LANES * S::GROUP * S::SIZE));
-                // SAFETY: by the promise of `PackFn`: counts keep to the lanes and products of the source.
+                // SAFETY: guaranteed by the contract of `PackFn`: counts keep to the lanes and products of the source.
                 unsafe { S::along(from, if i < lanes { products } else { 0 }) }
             };
             // SAFETY: as above.
@@ -359,7 +359,8 @@ mod avx512 {
                 }
                 (from, products.saturating_sub(i * S::GROUP).min(S::GROUP))
             };
-            // SAFETY: by the promise of `PackFn`: masks and counts keep to the lanes and products of the source.
+            // SAFETY: guaranteed by the contract of `PackFn`: masks and counts keep to the lanes and products of the
+            // source.
             unsafe {
                 if lanes >= 2 * LANES {
                     let words = |i: usize| {
@@ -380,17 +381,17 @@ mod avx512 {
         }
     }
 
-    /// Writes sixteen words of each of `SQUARES` times sixteen lanes, transposing where source and panel order differ.
-    /// `words` gives the words of one lane (`BY_LANE`), or one word of sixteen lanes.
+    /// Writes sixteen words of each of `SQUARES` times sixteen lanes, transposing if source and panel order differ.
+    /// `words` returns the words of one lane (`BY_LANE`), or one word of sixteen lanes.
     #[inline(always)]
-    #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+    #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
     unsafe fn square<T, S: WordVectors, const LEFT: bool, const BY_LANE: bool, const SQUARES: usize>(
         p: &PanelArgs<T>,
         chunk: usize,
         lane: usize,
         words: impl Fn(usize) -> [[__m512i; 2]; SQUARES],
     ) {
-        // SAFETY: by the promise of `PackFn`.
+        // SAFETY: guaranteed by the contract of `PackFn`.
         unsafe {
             let mut squares = [[[_mm512_setzero_si512(); LANES]; 2]; SQUARES];
             for i in 0..LANES {
@@ -427,7 +428,7 @@ mod avx512 {
         row: __m512i,
     ) {
         let (dst, fill) = (p.dst.cast::<u32>(), p.fill - lane);
-        // SAFETY: by the promise of `PackFn`: masks and counts keep to the panel.
+        // SAFETY: guaranteed by the contract of `PackFn`: masks and counts keep to the panel.
         unsafe {
             if LEFT && i < fill {
                 let at = place::<S, LEFT>(p.fill, chunk, plane, lane + i, 0);
@@ -452,7 +453,7 @@ mod tests {
     use super::*;
     use systole_ir::rng::RandomStream;
 
-    /// Compares vectorised with scalar packing, on random bytes with lanes or K contiguous.
+    /// Compares vectorized with scalar packing, on random bytes with lanes or K contiguous.
     fn check(stored: DType, (lanes, fill, products): (usize, usize, usize), by_lanes: bool, left: bool) {
         let size = stored.size();
         let (words, planes) = if stored == DType::F32 { (2, 2) } else { (4 / size, 1) };

@@ -1,9 +1,9 @@
-//! AMX products of bf16 that read operands in place: tile rows at a constant stride, K in runs of chunks.
+//! AMX bf16 products that read operands in place: tile rows at a constant stride, K in runs of chunks.
 //!
 //! A chunk is sixteen words along K; a run is a number of consecutive chunks at an address of its own. In a convolution
-//! the rows of A tiles are consecutive output pixels and a run is the channels of one filter tap ([`StridedProduct`]). In its
-//! gradient w.r.t. the weights the rows of B tiles are pairs of pixels (K) and a run is an image ([`StridedSums`]).
-//! Attention's products have one run.
+//! the rows of A tiles are consecutive output pixels and a run is the channels of one filter tap ([`StridedProduct`]).
+//! In its gradient w.r.t. the weights the rows of B tiles are pairs of pixels (K) and a run is an image
+//! ([`StridedSums`]). Attention's products have one run.
 
 use crate::simd::amx::tile::{Bf16Dot, F32x16, LANES, LINE, TileConfig, TileDot, TileUnit, TileWork};
 #[cfg(test)]
@@ -11,7 +11,7 @@ use crate::simd::math;
 use crate::simd::prefetch::prefetch_far;
 use std::mem::MaybeUninit;
 
-/// Columns of two tiles side by side.
+/// Columns of two adjacent tiles.
 pub const COLUMNS: usize = 2 * LANES;
 /// f32 elements of the statistics of one panel and image: shift, sums, sums of squares; [`COLUMNS`] each.
 pub const STATISTICS: usize = 3 * COLUMNS;
@@ -34,7 +34,7 @@ pub struct StridedOperands {
     pub b_runs: *const usize,
     pub runs: usize,
     pub chunks: usize,
-    /// Memory to prefetch meanwhile: begin and end.
+    /// Memory to prefetch during the product: start and end.
     pub ahead: [*const u8; 2],
     /// Whether there are two tiles of rows, and two of columns.
     pub two: [bool; 2],
@@ -43,13 +43,13 @@ pub struct StridedOperands {
 /// Output of one tile of rows.
 #[derive(Clone, Copy)]
 pub struct TileRowOutput {
-    /// The first row in the result, and bytes between rows.
+    /// First row in the result, and bytes between rows.
     pub to: *mut u8,
     pub row: usize,
-    /// Rows before this one have been written already (tiles overlap).
+    /// Number of first rows that are already written (tiles overlap).
     pub skip: usize,
-    /// [`STATISTICS`] elements to which the rows are added, or null; and whether these are the first rows. `apart`:
-    /// elements from those of a row to those of the next one; 0 if all rows are of one image.
+    /// [`STATISTICS`] elements that the rows are added to, or null; and whether these are the first rows. `apart`:
+    /// elements between the statistics of consecutive rows; 0 if all rows belong to one image.
     pub statistics: *mut f32,
     pub apart: usize,
     pub begins: bool,
@@ -62,9 +62,9 @@ pub struct StridedProduct {
     pub height: usize,
     pub columns: usize,
     pub rows: [TileRowOutput; 2],
-    /// Readable for whole tiles of columns, or null. bf16 results are rounded before and after it is added.
+    /// Bias, readable for whole tiles of columns, or null. bf16 results are rounded before and after it is added.
     pub bias: *const f32,
-    /// Whether results are bf16, else f32.
+    /// Whether results are bf16 instead of f32.
     pub narrow: bool,
 }
 
@@ -78,7 +78,7 @@ pub struct StridedSums {
     pub add: bool,
 }
 
-/// Kernels of one unit. Callers of `windows` and `sums` have configured this thread's tile registers.
+/// Kernels of one tile unit. Callers of `windows` and `sums` have configured this thread's tile registers.
 #[derive(Clone, Copy)]
 pub struct StridedKernels {
     /// Configures registers for A tiles of this many rows.
@@ -105,18 +105,18 @@ unsafe fn configure<U: TileUnit>(rows: usize) {
 }
 
 impl StridedOperands {
-    /// Adds the products of all runs to the accumulators. `ONCE`: B is used once before it leaves L1.
+    /// Adds the products of all runs to the accumulators. `ONCE`: whether B is used only once before it leaves L1.
     #[inline(always)]
     unsafe fn add<U: TileUnit, const R: bool, const C: bool, const ONCE: bool>(&self) {
         let [mut ahead, end] = self.ahead;
         for run in 0..self.runs {
-            // SAFETY: by the promise of `Work`.
+            // SAFETY: guaranteed by the contract of `TileWork`.
             unsafe {
                 let from = *self.a_runs.add(run);
                 let mut a = self.a.map(|a| a.wrapping_add(from));
                 let mut b = self.b.wrapping_add(*self.b_runs.add(run));
                 for _ in 0..self.chunks {
-                    // The operand from L2 first, and each product as soon as it can be: loads overlap with products.
+                    // The operand from L2 first, and each product as early as possible: loads overlap with products.
                     if ONCE {
                         U::stream::<6>(b, self.b_row);
                     } else {
@@ -175,7 +175,7 @@ const ROW: usize = 2 * LINE;
 
 #[inline(always)]
 unsafe fn zero<U: TileUnit>() {
-    // SAFETY: by the promise of `Work`.
+    // SAFETY: guaranteed by the contract of `TileWork`.
     unsafe {
         U::zero::<0>();
         U::zero::<1>();
@@ -188,7 +188,7 @@ unsafe fn zero<U: TileUnit>() {
 #[inline(always)]
 unsafe fn store<U: TileUnit, const R: bool, const C: bool>(to: *mut u8, row: usize, height: usize) {
     let down = to.wrapping_add(height * row);
-    // SAFETY: by the promise of `Work`.
+    // SAFETY: guaranteed by the contract of `TileWork`.
     unsafe {
         U::store::<0>(to, row);
         if C {
@@ -207,7 +207,7 @@ impl TileWork for StridedSums {
     #[inline(always)]
     unsafe fn run<U: TileUnit>(&self) {
         let (c, row) = (self.c.cast::<u8>(), self.c_row);
-        // SAFETY: by the promise of `Work`.
+        // SAFETY: guaranteed by the contract of `TileWork`.
         unsafe {
             with_tiles!(self.operands.two, |R, C| {
                 if !self.add {
@@ -241,7 +241,7 @@ impl TileWork for StridedProduct {
     unsafe fn run<U: TileUnit>(&self) {
         let mut buffer = TileBuffer([const { MaybeUninit::uninit() }; COLUMNS * COLUMNS]);
         let sums = buffer.0.as_mut_ptr().cast::<f32>();
-        // SAFETY: by the promise of `Work`; all rows of the tiles that there are were stored.
+        // SAFETY: guaranteed by the contract of `TileWork`; all rows of the tiles that there are were stored.
         unsafe {
             with_tiles!(self.operands.two, |R, C| {
                 zero::<U>();
@@ -257,7 +257,7 @@ impl TileWork for StridedProduct {
     }
 }
 
-/// A row of `N` tiles: sixteen f32 of each.
+/// Loads a row of `N` tiles: sixteen f32 of each.
 #[inline(always)]
 unsafe fn load<V: F32x16, const N: usize>(from: *const f32) -> [V; N] {
     let mut all = [V::zero(); N];
@@ -280,7 +280,7 @@ unsafe fn put<V: F32x16, const N: usize>(all: &[V; N], to: *mut f32) {
     }
 }
 
-/// Sums and sums of squares of the differences from a shift.
+/// Sums and sums of squares of differences from a shift.
 struct Statistics<V, const N: usize> {
     from: [V; N],
     sums: [V; N],
@@ -300,7 +300,7 @@ impl<V: F32x16, const N: usize> Statistics<V, N> {
     }
 }
 
-/// Adds a row to the statistics of its image, of which it is the first if it `begins` them. Then it is the shift.
+/// Adds a row to the statistics of its image. If it `begins` them, it becomes the shift.
 #[inline(always)]
 unsafe fn add_row<V: F32x16, const N: usize>(to: *mut f32, y: &[V; N], begins: bool) {
     let place = |k: usize| to.wrapping_add(k * COLUMNS);
@@ -322,7 +322,7 @@ impl StridedProduct {
     /// Writes the rows of one tile, and adds them to the statistics. Its sums are rows of [`COLUMNS`] elements.
     #[inline(always)]
     unsafe fn finish<U: TileUnit, const N: usize>(&self, rows: &TileRowOutput, sums: *mut f32) {
-        // SAFETY: by the promise of `Work`.
+        // SAFETY: guaranteed by the contract of `TileWork`.
         unsafe {
             let bias = match self.bias.is_null() {
                 true => None,
@@ -348,8 +348,8 @@ impl StridedProduct {
                 squares: [U::Lanes::zero(); N],
             };
             if rows.begins {
-                // The shift is the mean of the first rows: near the mean of all, so that the later subtraction of the
-                // squared difference cancels few digits.
+                // The shift is the mean of the first rows. It is close to the overall mean, so that subtracting the
+                // squared difference later cancels few digits.
                 let mut total = [U::Lanes::zero(); N];
                 for i in rows.skip..self.height {
                     let y = self.write::<U::Lanes, N>(rows, sums, i, bias);
@@ -388,7 +388,7 @@ impl StridedProduct {
         bias: Option<[V; N]>,
     ) -> [V; N] {
         let to = rows.to.wrapping_add(i * rows.row);
-        // SAFETY: by the promise of `Work`.
+        // SAFETY: guaranteed by the contract of `TileWork`.
         unsafe {
             let mut y = load::<V, N>(sums.wrapping_add(i * COLUMNS));
             let mut j = 0;

@@ -1,10 +1,10 @@
-//! Sums and differences of two tensors of bytes, element by element, under three scales; and sums of rows.
+//! Quantized add and subtract of two int8 tensors with three scales; also row sums.
 
 use crate::simd::int8::i32x16::{I32x16, PortableI32x16};
 use crate::simd::int8::windows::instances;
 use crate::simd::level::Level;
 
-/// A fixed-point factor below 1.
+/// Fixed-point factor below 1: `multiplier / 2^(31 + right)`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FixedPointFactor {
     pub multiplier: i32,
@@ -19,24 +19,24 @@ impl FixedPointFactor {
     }
 }
 
-/// How two numbers are added.
+/// Quantization parameters of an add or subtract.
 #[derive(Clone, Copy, Debug)]
 pub struct AddParams {
-    /// Zero points of both, and their factors, for 20 bits more.
+    /// Zero points and factors of the operands, which are shifted left by 20 bits first.
     pub zeros: [i32; 2],
     pub factors: [FixedPointFactor; 2],
-    /// Whether the second is taken off.
+    /// Whether the second operand is subtracted.
     pub is_difference: bool,
-    /// What the sum is multiplied with.
+    /// Factor of the sum.
     pub factor: FixedPointFactor,
-    /// Zero point and bounds of the result.
+    /// Zero point, minimum and maximum of the result.
     pub zero: i32,
     pub low: i32,
     pub high: i32,
 }
 
 impl AddParams {
-    /// What it gives for all pairs of bytes, in order.
+    /// Returns the results for all pairs of int8 values, in order.
     fn all(&self) -> Vec<i64> {
         let scaled = |x: i32, i: usize| {
             let x = PortableI32x16::splat((x - self.zeros[i]) << 20);
@@ -61,7 +61,7 @@ impl AddParams {
     }
 }
 
-/// `(a · x + b · y + constant) / 2^shift`, rounded down, between the bounds: what an [`AddParams`] gives for all bytes x and y, in
+/// `(a · x + b · y + constant) / 2^shift`, rounded down and clamped: equals an [`AddParams`] for all int8 x and y, in
 /// fewer instructions.
 #[derive(Clone, Copy, Debug)]
 pub struct LinearFormula {
@@ -71,7 +71,7 @@ pub struct LinearFormula {
 }
 
 impl LinearFormula {
-    /// The one that gives the same for all pairs of bytes, if such is found.
+    /// Returns a formula that equals `how` for all pairs of int8 values, if one is found.
     pub fn of(how: &AddParams) -> Option<LinearFormula> {
         let real = |f: FixedPointFactor| f64::from(f.multiplier) / 2f64.powi(31 + f.right);
         let whole = 2f64.powi(20) * real(how.factor);
@@ -80,10 +80,12 @@ impl LinearFormula {
         LinearFormula::fit(slopes, &how.all(), [how.low, how.high])
     }
 
-    /// The one of about these slopes that gives what is `exact` for all pairs in order, between the bounds, if such is found.
+    /// Returns a formula with about these slopes that equals `exact` for all pairs in order, within bounds, if one is
+    /// found.
     pub fn fit(slopes: [f64; 2], exact: &[i64], bounds: [i32; 2]) -> Option<LinearFormula> {
         let most = slopes.iter().map(|s| s.abs()).sum::<f64>() * 128.0;
-        // The finest steps whose sums have 32 bits, and coarser ones: those before them are refused at once.
+        // Tries the finest step sizes whose sums fit 32 bits first, then coarser ones. Unsuitable ones are rejected
+        // early.
         let finest = (31.0 - most.max(1.0).log2()).floor().clamp(8.0, 28.0) as i32;
         let near = [0, 1, -1, 2, -2, 3, -3];
         let steps = near.iter().flat_map(|a| near.iter().map(move |b| [*a, *b]));
@@ -94,7 +96,8 @@ impl LinearFormula {
         })
     }
 
-    /// One with these weights, whose constant lies in the middle of those that give what is exact.
+    /// Returns the formula with these weights, if some constant is exact. The constant is the middle of the valid
+    /// range.
     fn through([low, high]: [i32; 2], exact: &[i64], weights: [i32; 2], shift: i32) -> Option<LinearFormula> {
         let (mut least, mut most) = (i64::MIN / 2, i64::MAX / 2);
         for (a, row) in (-128..128).zip(exact.chunks_exact(256)) {
@@ -117,7 +120,7 @@ impl LinearFormula {
     }
 }
 
-/// `n` elements of each.
+/// Arguments of [`addition`]: `n` elements per operand.
 pub struct AddArgs<'a> {
     pub how: &'a AddParams,
     pub x: [*const i8; 2],
@@ -125,10 +128,10 @@ pub struct AddArgs<'a> {
     pub to: *mut i8,
 }
 
-/// The scaled elements of an operand from `at` on.
+/// Returns the scaled elements of operand `i` from `at` on.
 #[inline(always)]
 unsafe fn scaled<L: I32x16>(b: &AddArgs<'_>, i: usize, at: usize) -> L {
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let x = unsafe { L::widen(b.x[i].add(at), b.n - at) }.sub(L::splat(b.how.zeros[i]));
     b.how.factors[i].of(x.shifted_left(L::splat(20)))
 }
@@ -138,7 +141,7 @@ unsafe fn add<L: I32x16>(b: &AddArgs<'_>) {
     let how = b.how;
     for at in (0..b.n).step_by(16) {
         let n = b.n - at;
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let (one, two) = (scaled::<L>(b, 0, at), scaled::<L>(b, 1, at));
             let sum = if how.is_difference { one.sub(two) } else { one.add(two) };
@@ -148,19 +151,19 @@ unsafe fn add<L: I32x16>(b: &AddArgs<'_>) {
     }
 }
 instances!(
-    /// Additions.
+    /// Returns the add/subtract kernel for a level.
     addition(AddArgs<'_>) = add
 );
 
-/// Rows whose bytes are summed up.
+/// Arguments of [`row_sums`]: rows of int8 to be summed.
 pub struct Int8RowSums<'a> {
     pub a: *const u8,
     pub a_row: usize,
     pub rows: usize,
-    /// Where each step of a row begins, and the bytes of all of them that count.
+    /// Offset of each K step in a row, and the total number of bytes.
     pub steps: &'a [usize],
     pub bytes: usize,
-    /// −128 times the sum of each row.
+    /// Result: −128 times the sum of each row.
     pub to: *mut i32,
 }
 
@@ -170,7 +173,7 @@ unsafe fn sum<L: I32x16>(r: &Int8RowSums<'_>) {
         let (mut left, mut all) = (r.bytes, L::splat(0));
         for step in r.steps {
             let n = left.min(crate::simd::int8::STEP);
-            // SAFETY: by the caller's promise the rows have these bytes.
+            // SAFETY: the caller guarantees that the rows have these bytes.
             unsafe {
                 let from = r.a.add(row * r.a_row + step).cast::<i8>();
                 for at in (0..n).step_by(16) {
@@ -188,11 +191,11 @@ unsafe fn sum<L: I32x16>(r: &Int8RowSums<'_>) {
     }
 }
 instances!(
-    /// Sums of rows.
+    /// Returns the row-sum kernel for a level.
     row_sums(Int8RowSums<'_>) = sum
 );
 
-/// As [`row_sums`], 64 bytes at a time.
+/// Like [`row_sums`], 64 bytes at a time.
 ///
 /// # Safety
 /// The rows have these bytes, and the machine has AVX-512 VNNI.
@@ -205,7 +208,7 @@ pub unsafe fn row_sums_of_quads(r: &Int8RowSums<'_>) {
         let (mut left, mut all) = (r.bytes, _mm512_setzero_si512());
         for step in r.steps {
             let n = left.min(crate::simd::int8::STEP);
-            // SAFETY: by the caller's promise; the mask keeps from reading more.
+            // SAFETY: guaranteed by the caller; the mask keeps from reading more.
             let x = unsafe {
                 let from = r.a.add(row * r.a_row + step).cast::<i8>();
                 _mm512_maskz_loadu_epi8(u64::MAX.checked_shr(64 - n as u32).unwrap_or(0), from)

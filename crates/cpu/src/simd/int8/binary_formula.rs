@@ -1,11 +1,11 @@
-//! Functions of two bytes, element by element, by formulas instead of tables.
+//! Binary int8 ops by arithmetic formulas (min, max, linear, product) in place of lookup tables.
 
 use crate::simd::int8::add_sub::LinearFormula;
 use crate::simd::int8::i32x16::{I32x16, PortableI32x16};
 use crate::simd::int8::windows::instances;
 use crate::simd::level::Level;
 
-/// What a function of two bytes x and y is, before its bounds.
+/// Formula of a binary int8 function, before clamping.
 #[derive(Clone, Copy, Debug)]
 pub enum BinaryFormula {
     Least,
@@ -14,8 +14,8 @@ pub enum BinaryFormula {
     Product(ProductFormula),
 }
 
-/// `⌊p · (high + low) + start⌋` of the product `p = (x − zeros[0]) · (y − zeros[1]) + constant`, where the start is another for p below
-/// `limit`: a line of `simd::int8::near`.
+/// `⌊p · (high + low) + start⌋` of `p = (x − zeros[0]) · (y − zeros[1]) + constant`, where `below` replaces `start` if
+/// `p` is less than `limit`. See `simd::int8::requantize_f32`.
 #[derive(Clone, Copy, Debug)]
 pub struct ProductFormula {
     pub zeros: [i32; 2],
@@ -26,12 +26,12 @@ pub struct ProductFormula {
     pub limit: i32,
 }
 
-/// `n` elements of each, between bounds.
+/// Arguments of [`pairs`]: `n` elements per operand, and the result's range.
 pub struct BinaryArgs<'a> {
     pub how: &'a BinaryFormula,
     pub bounds: [i8; 2],
     pub x: *const i8,
-    /// One for all, or one for each.
+    /// One element for all, or `n` elements.
     pub y: *const i8,
     pub is_one: bool,
     pub n: usize,
@@ -43,9 +43,9 @@ const GREATEST: u8 = 1;
 const LINEAR: u8 = 2;
 const PRODUCT: u8 = 3;
 
-/// The numbers of a formula.
+/// A formula's constants as vectors.
 struct FormulaLanes<L> {
-    /// The second operand, where it is one for all.
+    /// The second operand if it has one element.
     one: L,
     first: L,
     second: L,
@@ -92,7 +92,7 @@ fn numbers<L: I32x16>(how: &BinaryFormula, one: i8) -> FormulaLanes<L> {
 
 #[inline(always)]
 unsafe fn value<L: I32x16, const KIND: u8>(p: &BinaryArgs<'_>, k: &FormulaLanes<L>, at: usize) -> L {
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let x = unsafe { L::widen(p.x.add(at), p.n - at) };
     // SAFETY: as above.
     let y = if p.is_one { k.one } else { unsafe { L::widen(p.y.add(at), p.n - at) } };
@@ -111,7 +111,7 @@ unsafe fn value<L: I32x16, const KIND: u8>(p: &BinaryArgs<'_>, k: &FormulaLanes<
 unsafe fn all<L: I32x16, const KIND: u8>(p: &BinaryArgs<'_>) {
     let [low, high] = p.bounds;
     let whole = p.n / 32 * 32;
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let k = numbers::<L>(p.how, if p.is_one { *p.y } else { 0 });
         for at in (0..whole).step_by(32) {
@@ -127,7 +127,7 @@ unsafe fn all<L: I32x16, const KIND: u8>(p: &BinaryArgs<'_>) {
 
 #[inline(always)]
 unsafe fn run<L: I32x16>(p: &BinaryArgs<'_>) {
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match p.how {
             BinaryFormula::Least => all::<L, LEAST>(p),
@@ -139,6 +139,6 @@ unsafe fn run<L: I32x16>(p: &BinaryArgs<'_>) {
 }
 
 instances!(
-    /// Functions of two bytes.
+    /// Returns the kernel of binary int8 formulas for a level.
     pairs(BinaryArgs<'_>) = run
 );

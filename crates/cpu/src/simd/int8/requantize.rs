@@ -1,24 +1,26 @@
-//! What becomes of sums of 32 bits: bytes under the scale of the result, as `.tflite` rounds them.
+//! Requantizes int32 accumulators to int8 with TFLite's rounding.
 
 use crate::simd::int8::i32x16::I32x16;
 use crate::simd::int8::requantize_f32::RequantizeF32;
 use crate::simd::int8::requantize_ref::RequantizeScale;
 
-/// For each column, in whole panels. What wraps around has been ruled out.
+/// Per-column requantization parameters, padded to whole panels. They are checked not to overflow.
 #[derive(Clone, Debug)]
 pub struct RequantizeParams {
-    /// What sums begin with.
+    /// Initial accumulators.
     pub bias: Vec<i32>,
     pub scaled: RequantizeScale,
-    /// What gives the same in fewer instructions, if such was found: `bias` is shifted then, and nothing else counts.
+    /// Equivalent f32 formula with fewer instructions, if one was found. `bias` is then shifted for it, and the other
+    /// fields are not used.
     pub near: Option<RequantizeF32>,
-    /// Zero point of the result, and its least and greatest value.
+    /// Zero point of the result, and its minimum and maximum.
     pub zero: i32,
     pub low: i32,
     pub high: i32,
 }
 
-/// The numbers of sixteen columns. With `is_near` those of [`Near`]: `high`, `low`, `start`, `below` and `limit`, in the order of fields.
+/// Parameters of sixteen columns. With `is_near` the fields hold [`RequantizeF32`]'s `high`, `low`, `start`, `below`
+/// and `limit`, in this order.
 pub struct RequantizeLanes<L> {
     is_near: bool,
     is_signed: bool,
@@ -37,7 +39,7 @@ pub struct RequantizeLanes<L> {
 }
 
 impl RequantizeParams {
-    /// The same of other columns: those at each place of `order`; where that is no column, of none.
+    /// Returns the parameters with columns permuted by `order`; out-of-range indices yield defaults.
     pub fn in_order(&self, order: &[usize]) -> RequantizeParams {
         fn of<T: Copy + Default>(all: &[T], order: &[usize]) -> Vec<T> {
             order.iter().map(|at| all.get(*at).copied().unwrap_or_default()).collect()
@@ -76,10 +78,10 @@ impl RequantizeParams {
         }
     }
 
-    /// Those of columns `at` to `at + 16`.
+    /// Loads the parameters of columns `at` to `at + 16`.
     ///
     /// # Safety
-    /// There are such, rounded up to a whole panel.
+    /// These columns exist, counting the padding to a whole panel.
     #[inline(always)]
     pub unsafe fn sixteen<L: I32x16>(&self, at: usize) -> RequantizeLanes<L> {
         let nothing = L::splat(0);
@@ -101,7 +103,7 @@ impl RequantizeParams {
             high,
         };
         if let Some(near) = &self.near {
-            // SAFETY: by the caller's promise all have these columns.
+            // SAFETY: the caller guarantees that all have these columns.
             unsafe {
                 return RequantizeLanes {
                     is_near: true,
@@ -126,7 +128,7 @@ impl RequantizeParams {
                 is_bounded,
                 has_zero,
             } => {
-                // SAFETY: by the caller's promise all have these columns.
+                // SAFETY: the caller guarantees that all have these columns.
                 unsafe {
                     RequantizeLanes {
                         left: L::load(left.as_ptr().add(at)),
@@ -148,7 +150,7 @@ impl RequantizeParams {
 }
 
 impl<L: I32x16> RequantizeLanes<L> {
-    /// Sixteen sums under the scale of the result, before its bounds.
+    /// Scales sixteen accumulators to the result's scale, before clamping.
     #[inline(always)]
     pub fn unbounded(&self, sums: L) -> L {
         if self.is_near {
@@ -171,7 +173,7 @@ impl<L: I32x16> RequantizeLanes<L> {
         if self.has_zero { y } else { y.add(self.zero) }
     }
 
-    /// The bytes of sixteen sums, still of 32 bits.
+    /// Returns sixteen int8 results, still as int32 lanes.
     #[inline(always)]
     pub fn of(&self, sums: L) -> L {
         self.unbounded(sums).max(self.low).min(self.high)

@@ -1,23 +1,24 @@
-//! What becomes of sums, in fewer instructions: one line in f32 for each column, found where it gives the same bytes for all sums.
+//! Requantizes with one f32 multiply-add, used only if it reproduces TFLite's rounding for every possible sum.
 
 use crate::simd::int8::requantize_ref::RequantizeScale;
 
-/// `⌊(x − shift) · (high + low) + start⌋`, bounded, is the result of a sum x. The inner product with `low` is rounded to f32, the outer one
-/// downwards, so that whole numbers are met exactly.
+/// The result of an accumulator x is `⌊(x − shift) · (high + low) + start⌋`, clamped. The inner product with `low` is
+/// rounded to f32 and the outer one down, so that integers are exact.
 #[derive(Clone, Debug)]
 pub struct RequantizeF32 {
-    /// Is taken off what sums begin with: results are near 0 where shifted sums are.
+    /// Subtracted from the initial accumulators, so that results are near 0 where shifted accumulators are.
     pub shift: Vec<i32>,
     pub high: Vec<f32>,
     pub low: Vec<f32>,
     pub start: Vec<f32>,
-    /// What sums below 0 start with instead, and the shifted sum 0: rounding half away from zero is not the same on both sides.
+    /// Start for negative accumulators and for the shifted accumulator 0: rounding half away from zero is not
+    /// symmetric.
     pub below: Vec<f32>,
     pub limit: Vec<i32>,
     pub is_signed: bool,
 }
 
-/// A line.
+/// Line fitted to one column.
 #[derive(Clone, Copy, Default)]
 struct FittedLine {
     shift: i64,
@@ -28,8 +29,9 @@ struct FittedLine {
 }
 
 impl RequantizeF32 {
-    /// The one that gives the same bytes for all sums of magnitudes up to `bounds`, if such is found, in lists of `whole` columns; `ends`: zero
-    /// point and bounds of results.
+    /// Returns parameters that give the exact int8 results for all accumulators up to the magnitudes `bounds`, or
+    /// `None` if there are none. Lists are padded to `whole` columns. `ends`: zero point, minimum and maximum of the
+    /// result.
     pub fn of(
         scaled: &RequantizeScale,
         bounds: &[i64],
@@ -58,7 +60,7 @@ impl RequantizeF32 {
 }
 
 impl RequantizeF32 {
-    /// The same with all its lists taken anew.
+    /// Returns a copy with each list permuted.
     pub fn in_order(
         &self,
         ints: impl Fn(&[i32]) -> Vec<i32>,
@@ -76,7 +78,7 @@ impl RequantizeF32 {
     }
 }
 
-/// What is known of a column: sums in order. Between two of them the result is that of both, or only grows.
+/// Sample points of a column in ascending order. Between two points the result is constant or increasing.
 struct ColumnSamples {
     points: Vec<SamplePoint>,
     slope: f64,
@@ -84,18 +86,18 @@ struct ColumnSamples {
     /// The slope as two floats.
     high: f32,
     low: f32,
-    /// The least and the greatest result, beyond which nothing is asked.
+    /// Minimum and maximum of the result; accumulators beyond them are not sampled.
     bounds: [i64; 2],
 }
 
-/// A sum, its result, and how far the line rises to it from its start.
+/// An accumulator, its result, and the line's rise from its start.
 struct SamplePoint {
     sum: i64,
     y: i64,
     rise: f64,
 }
 
-/// Sums that f32 has exactly.
+/// Integers up to this magnitude are exact in f32.
 const EXACT: i64 = 1 << 24;
 
 impl ColumnSamples {
@@ -110,7 +112,7 @@ impl ColumnSamples {
         let y = |sum: i64| scaled.exact(column, sum, zero).clamp(bounds[0], bounds[1]);
         let (least, most) = (y(-bound), y(bound));
         let mut points = vec![(-bound, least)];
-        // A slope below 0 is no one's; one that changes nothing may be as small as it likes.
+        // Reject negative slopes; a slope may be tiny only if the result is constant.
         if least > most || (least < most && !(0.5f64.powi(16)..2.0).contains(&slope)) {
             return None;
         }
@@ -126,14 +128,14 @@ impl ColumnSamples {
                 sum += 1;
                 (before, at) = (at, y(sum));
             }
-            // Steep ones leave results out.
+            // Steep lines skip results.
             points.extend([(sum - 1, before), (sum, at)]);
         }
         points.extend([(-1, y(-1)), (0, y(0)), (bound, most)]);
         points.retain(|(sum, _)| sum.abs() <= bound);
         let (slope, shift) = match least == most {
             true => (0.0, 0),
-            // What is left of the start is less than a step.
+            // The remainder of the start is less than a step.
             false => (slope, ((-0.5 - f64::from(zero)) / slope).round() as i64),
         };
         let farthest = bound + shift.abs();
@@ -150,7 +152,7 @@ impl ColumnSamples {
         Some(ColumnSamples { points, slope, shift, high, low, bounds })
     }
 
-    /// The line through all points, with one start for all of them or two by the sign of sums.
+    /// Fits a line through all points, with one start for all, or one per sign of the accumulator.
     fn line(&self, is_signed: bool) -> Option<FittedLine> {
         let mut line =
             FittedLine { shift: self.shift, high: self.high, low: self.low, ..FittedLine::default() };
@@ -161,7 +163,7 @@ impl ColumnSamples {
         self.holds(&line).then_some(line)
     }
 
-    /// The middle of all starts that give the results of those sums.
+    /// Returns the middle of the interval of starts that give the results of the selected accumulators.
     fn start(&self, of: impl Fn(i64) -> bool) -> Option<f32> {
         let (mut least, mut most) = (f64::MIN, f64::MAX);
         for SamplePoint { y, rise, .. } in self.points.iter().filter(|p| of(p.sum)) {
@@ -181,7 +183,7 @@ impl ColumnSamples {
         }
     }
 
-    /// Whether all points lie on their side of whole numbers, by more than what roundings can move them.
+    /// Whether rounding errors cannot move any point across an integer.
     fn holds(&self, line: &FittedLine) -> bool {
         self.points.iter().all(|SamplePoint { sum, y, rise }| {
             let start = f64::from(if *sum < 0 { line.below } else { line.start });
@@ -217,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Bytes of sixteen sums from `first` on.
+    /// Returns the results of sixteen accumulators from `first` on.
     fn by_line<L: I32x16>(near: &RequantizeF32, first: i64) -> PortableI32x16 {
         let bits = |v: f32| L::splat(v.to_bits() as i32);
         let sums: PortableI32x16 = std::array::from_fn(|i| (first + i as i64) as i32 - near.shift[0]);
@@ -233,7 +235,7 @@ mod tests {
         all
     }
 
-    /// All sums up to a bound, by the definition and by the line.
+    /// Compares the line with the definition for all accumulators up to a bound.
     fn check(scaled: &RequantizeScale, bound: i64, ends: [i32; 3], name: &str) {
         let near =
             RequantizeF32::of(scaled, &[bound], ends, 1).unwrap_or_else(|| panic!("{name} has no line"));
@@ -244,7 +246,7 @@ mod tests {
             fn avx512(near: &RequantizeF32, first: i64) -> PortableI32x16 {
                 by_line::<std::arch::x86_64::__m512i>(near, first)
             }
-            // SAFETY: the machine has it.
+            // SAFETY: the machine has AVX-512.
             kinds.push(|near, first| unsafe { avx512(near, first) });
         }
         for first in (-bound..=bound - 15).step_by(16).chain([bound - 15]) {

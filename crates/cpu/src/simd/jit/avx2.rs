@@ -1,4 +1,4 @@
-//! Instruction selection for AVX2: a mask is a vector of all-ones or all-zeros lanes, and selects by blending.
+//! JIT instruction selection for AVX2: masks are vectors of all-ones or all-zeros lanes, and selects are blends.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::emit::{Emitter, FmaForm, PACKED, SPARE, TABLE, load_op, spread_op};
@@ -6,7 +6,7 @@ use crate::simd::jit::encode::*;
 use crate::simd::jit::opcodes;
 use crate::simd::jit::steps::{JitStep, LoopOperand, StepArg, StepValue, StoredType, relation};
 
-/// Shuffle indices of `pshufb` that give zeros.
+/// Shuffle indices of `pshufb` that yield zeros.
 const NOTHING: u32 = 0x8080_8080;
 
 impl Emitter<'_> {
@@ -47,7 +47,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Arithmetic steps.
+    /// Emits arithmetic steps.
     fn avx2_arithmetic(&mut self, step: JitStep, i: usize, copy: usize) {
         let reg = |v: StepValue| self.home(v, copy);
         let rm = |a: StepArg| self.operand(a, copy);
@@ -85,7 +85,7 @@ impl Emitter<'_> {
             },
             JitStep::Mix { a, b, mask } => {
                 let (a, b, mask) = (reg(a), rm(b.into()), rm(StepArg::Bits(mask)));
-                // XOR of the two, restricted to the bits of the mask.
+                // XOR of both operands, restricted to the bits of the mask.
                 self.asm.ymm(opcodes::PXORD, to, a, b, None);
                 self.asm.ymm(opcodes::PANDD, to, to, mask, None);
                 self.asm.ymm(opcodes::PXORD, to, a, itself, None);
@@ -94,7 +94,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Comparisons, and steps that use masks.
+    /// Emits comparisons, and steps that use masks.
     fn avx2_masks(&mut self, step: JitStep, i: usize, copy: usize) {
         let reg = |v: StepValue| self.home(v, copy);
         let rm = |a: StepArg| self.operand(a, copy);
@@ -160,7 +160,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// `yes` in the lanes of `mask`, `no` elsewhere.
+    /// Emits a blend: `yes` in the lanes of `mask`, `no` elsewhere.
     fn blend(&mut self, to: u8, no: u8, yes: Rm, mask: u8) {
         self.asm.ymm(opcodes::BLENDVPS, to, no, yes, Some(mask << 4));
     }
@@ -170,8 +170,8 @@ impl Emitter<'_> {
         self.asm.ymm(opcodes::PXORD, to, to, ones, None);
     }
 
-    /// Integer relations. AVX2 has equality and signed greater-than; others compare `a` with the minimum or maximum of
-    /// both.
+    /// Emits an integer comparison. AVX2 has equality and signed greater-than; other relations compare `a` with the
+    /// minimum or maximum of both.
     fn compare(&mut self, signed: bool, relation: u8, to: u8, (a, b): (u8, Rm), copy: usize) {
         const LESS_OR_EQUAL: u8 = 2;
         const NOT_EQUAL: u8 = 4;
@@ -201,7 +201,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Narrow elements are packed within each 128-bit half; the halves are stored one after the other.
+    /// Emits a store. Narrow elements are packed within each 128-bit half; the halves are stored one after the other.
     fn store(&mut self, place: LoopOperand, from: u8, vector: usize) {
         let at = self.address(place, vector);
         if let Some(mask) = self.tail {

@@ -1,4 +1,4 @@
-//! Instruction selection for AVX-512: masks have their own registers, and any instruction can be masked.
+//! JIT instruction selection for AVX-512: masks have their own registers, and any instruction can be masked.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::emit::{Emitter, FmaForm, SPARE, TABLE, TAIL, load_op, spread_op};
@@ -51,7 +51,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Arithmetic steps.
+    /// Emits arithmetic steps.
     fn avx512_arithmetic(&mut self, step: JitStep, i: usize, copy: usize) {
         let reg = |v: StepValue| self.home(v, copy);
         let rm = |a: StepArg| self.operand(a, copy);
@@ -90,7 +90,7 @@ impl Emitter<'_> {
             },
             JitStep::Mix { a, b, mask } => {
                 let (b, mask) = (reg(b), rm(StepArg::Bits(mask)));
-                // Emits nothing if its live range ends here: it is in `to` already.
+                // Emits nothing if its live range ends here: it is already in `to`.
                 self.copy_to(to, a.into(), copy);
                 // Truth table: bit 4x + 2y + z is the result for bits x, y and z of the operands; here z ? y : x.
                 const CHOOSE: u8 = 0xd8;
@@ -100,7 +100,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Comparisons, and steps that use masks.
+    /// Emits comparisons, and steps that use masks.
     fn avx512_masks(&mut self, step: JitStep, i: usize, copy: usize) {
         let reg = |v: StepValue| self.home(v, copy);
         let rm = |a: StepArg| self.operand(a, copy);

@@ -1,12 +1,11 @@
-//! Register allocation and loop structure of the JIT: turns steps (one virtual register each) into a loop in machine
-//! code.
+//! JIT register allocation and loop structure: turns steps (one virtual register each) into a machine-code loop.
 //!
 //! The main loop is unrolled by up to four vectors, as far as registers allow. Copies of each step are interleaved,
 //! since one chain of dependent instructions would leave the execution units idle most of the time. Registers that
 //! remain hold the accumulators of a reduction along the loop, if one iteration covers all of them, and then the most
-//! used constants. A second loop takes the remaining elements one vector at a time; the last vector uses masked loads
-//! and stores. AVX2 can mask 32-bit elements only: a remainder of narrower elements is left to the caller, which copies
-//! it to padded buffers.
+//! used constants. A second loop processes the tail one vector at a time; the last vector uses masked loads and stores.
+//! AVX2 can mask 32-bit elements only: a tail of narrower elements is left to the caller, which copies it to padded
+//! buffers.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::encode::*;
@@ -17,10 +16,10 @@ use crate::simd::jit::steps::{
 };
 use smallvec::SmallVec;
 
-/// Largest unroll factor. More copies gain nothing, and leave more elements to the remainder loop.
+/// Maximum unroll factor. More copies gain nothing, and leave more elements to the tail loop.
 const MOST_COPIES: usize = 4;
 
-/// The mask register of the lanes that exist in the last vector.
+/// Mask register of the lanes that exist in the last vector.
 pub(crate) const TAIL: Mask = Mask(1);
 const FIRST_MASK: u8 = 2;
 const MASKS: usize = 6;
@@ -31,13 +30,14 @@ pub(crate) const PACKED: u8 = 15;
 pub(crate) const TABLE: Gpr = RDI;
 const LEFT: Gpr = RSI;
 pub(crate) const SPARE: Gpr = RAX;
-/// Elements done: index into streamed arrays, and into the accumulators of a reduction (restarts in each iteration).
+/// Number of elements processed: index into streamed arrays, and into the accumulators of a reduction (restarts in each
+/// iteration).
 const INDEX: Gpr = R11;
 const AROUND: Gpr = R10;
-/// Registers for the pointers of the first arrays; other pointers are loaded where they are used.
+/// Registers for the pointers of the first arrays; other pointers are loaded at each use.
 const ADDRESSES: [Gpr; 4] = [RCX, RDX, R8, R9];
 
-/// The result of register allocation.
+/// Result of register allocation.
 pub(crate) struct RegisterAllocation {
     set: LoopIsa,
     /// Number of vector registers that may be allocated.
@@ -55,7 +55,7 @@ pub(crate) struct RegisterAllocation {
 
 /// Constraint on a step's destination register.
 enum Destination {
-    /// Any register, also that of an operand whose live range ends here.
+    /// Any register, including that of an operand whose live range ends here.
     Free,
     /// Not a register of any operand.
     Apart,
@@ -63,7 +63,7 @@ enum Destination {
     Over(StepValue),
 }
 
-/// A free list of registers.
+/// Free list of registers.
 #[derive(Default)]
 struct FreeRegisters {
     free: Vec<usize>,
@@ -79,7 +79,7 @@ impl FreeRegisters {
     }
 }
 
-/// Register kind of a step's value: 0 vector, 1 mask.
+/// Returns the register kind of a step's value: 0 vector, 1 mask.
 fn kind(set: LoopIsa, step: &JitStep) -> usize {
     usize::from(set == LoopIsa::Avx512 && step.makes_mask())
 }
@@ -128,12 +128,12 @@ impl RegisterAllocation {
         pools.map(|p| p.taken)
     }
 
-    /// Indices of the loop-invariant steps, or of the others.
+    /// Returns the indices of the loop-invariant steps, or of the others.
     fn numbers(&self, once: bool) -> Vec<usize> {
         (0..self.once.len()).filter(|&i| self.once[i] == once).collect()
     }
 
-    /// The largest unroll factor whose values fit the registers.
+    /// Returns the largest unroll factor whose values fit the registers.
     fn copies(&self) -> Option<usize> {
         let fits = |copies: &usize| {
             self.pinned[0] + copies * self.needed[0] <= self.vectors
@@ -143,7 +143,7 @@ impl RegisterAllocation {
     }
 }
 
-/// Which steps are loop-invariant. Constants are not: they are read from memory where they are used.
+/// Returns which steps are loop-invariant. Constants are not: they are read from memory at each use.
 fn once(steps: &[JitStep]) -> Vec<bool> {
     let mut once: Vec<bool> = Vec::with_capacity(steps.len());
     for step in steps {
@@ -154,7 +154,8 @@ fn once(steps: &[JitStep]) -> Vec<bool> {
     once
 }
 
-/// Live ranges: per value, its last reader (itself if none); per step, the operands whose live range ends there.
+/// Returns live ranges: per value, its last reader (itself if none); per step, the operands whose live range ends
+/// there.
 fn lives(steps: &[JitStep], once: &[bool]) -> (Vec<usize>, Vec<SmallVec<[StepValue; 4]>>) {
     let mut last: Vec<usize> = (0..steps.len()).collect();
     for (i, step) in steps.iter().enumerate() {
@@ -219,12 +220,12 @@ impl FmaForm {
     }
 }
 
-/// Whether AVX2 can mask the lanes that it loads or stores.
+/// Whether AVX2 can mask the lanes that the step loads or stores.
 fn is_of_words(step: &JitStep) -> bool {
     !matches!(step, JitStep::Load(p) | JitStep::Store(p, _) if p.form != StoredType::Word)
 }
 
-/// The accumulators that a step loads, if it loads those of a reduction along the loop.
+/// Returns the accumulators that a step loads, if it loads those of a reduction along the loop.
 fn accumulators_of(step: &JitStep) -> Option<LoopOperand> {
     match step {
         JitStep::Load(place) if place.around => Some(*place),
@@ -232,7 +233,7 @@ fn accumulators_of(step: &JitStep) -> Option<LoopOperand> {
     }
 }
 
-/// The constants that save most if held in registers, at most `room`.
+/// Returns the constants that save most if held in registers, at most `room`.
 fn frequent_constants(steps: &[JitStep], once: &[bool], room: usize) -> Vec<u32> {
     let mut counts: Vec<(u32, usize)> = Vec::new();
     for (_, step) in steps.iter().enumerate().filter(|(i, _)| !once[*i]) {
@@ -246,7 +247,7 @@ fn frequent_constants(steps: &[JitStep], once: &[bool], room: usize) -> Vec<u32>
     counts.into_iter().map(|(bits, _)| bits).collect()
 }
 
-/// State of code generation for one loop.
+/// Code generator of one loop.
 pub(crate) struct Emitter<'a> {
     set: LoopIsa,
     pub steps: &'a [JitStep],
@@ -259,18 +260,18 @@ pub(crate) struct Emitter<'a> {
     pub asm: Assembler,
     /// Arrays whose pointers are held in registers.
     near: Vec<usize>,
-    /// In the remainder loop: the register with the mask of lanes that exist.
+    /// In the tail loop: the register with the mask of lanes that exist.
     pub tail: Option<u8>,
 }
 
 /// Machine code of a loop.
 pub struct MachineCode {
     pub bytes: Vec<u8>,
-    /// Whether it takes any number of elements, not only multiples of the vector width.
+    /// Whether it supports any number of elements, not only multiples of the vector width.
     pub any: bool,
 }
 
-/// Generates the machine code of a loop; `None` if its values need more registers than there are.
+/// Generates the machine code of a loop; returns `None` if its values need more registers than there are.
 ///
 /// The code is a function of the System V calling convention: `(pointers: *const *mut u8, elements: usize)`.
 pub fn emit(steps: &StepBuilder) -> Option<MachineCode> {
@@ -336,7 +337,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The main loop, `vectors` vectors per iteration.
+    /// Emits the main loop, `vectors` vectors per iteration.
     fn rounds(&mut self, copies: usize, vectors: usize) {
         let elements = (vectors * self.set.lanes()) as i32;
         self.asm.subtract(LEFT, elements);
@@ -351,13 +352,13 @@ impl Emitter<'_> {
         self.asm.subtract(LEFT, elements);
         self.asm.jump_back(JumpCondition::NotBelow, top);
         self.move_accumulators(opcodes::MOVUPS_STORE);
-        // The remainder loop accumulates in memory.
+        // The tail loop accumulates in memory.
         self.kept.clear();
         self.asm.land(short);
         self.asm.add(LEFT, elements);
     }
 
-    /// Loads the accumulators that are held in registers, or stores them.
+    /// Loads or stores the accumulators that are held in registers.
     fn move_accumulators(&mut self, op: Opcode) {
         for (place, copy) in (0..self.kept.len() * self.copies).map(|k| (k / self.copies, k % self.copies)) {
             let place = self.kept[place];
@@ -370,14 +371,14 @@ impl Emitter<'_> {
         }
     }
 
-    /// The register of a copy's accumulators, if they are held in one.
+    /// Returns the register of a copy's accumulators, if they are held in one.
     pub fn accumulator(&self, place: LoopOperand, copy: usize) -> Option<u8> {
         let k = self.kept.iter().position(|p| *p == place)?;
         let first = self.homes.pinned[0] + self.copies * self.homes.needed[0];
         Some((first + k * self.copies + copy) as u8)
     }
 
-    /// The AVX-512 remainder loop: one vector per iteration, the last one masked.
+    /// Emits the AVX-512 tail loop: one vector per iteration, the last one masked.
     fn last_vectors(&mut self, around: bool) {
         self.tail = Some(TAIL.0);
         let done = self.asm.jump(JumpCondition::Equal);
@@ -402,8 +403,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// The AVX2 remainder loop: whole vectors and then, if all elements are 32 bits wide and a register is free for the
-    /// mask, one masked vector. Returns whether it handles the masked vector.
+    /// Emits the AVX2 tail loop: whole vectors and then, if all elements are 32 bits wide and a register is free for
+    /// the mask, one masked vector. Returns whether it handles the masked vector.
     fn last_words(&mut self, around: bool, copies: usize) -> bool {
         let lanes = self.set.lanes() as i32;
         let done = self.asm.jump(JumpCondition::Equal);
@@ -433,7 +434,7 @@ impl Emitter<'_> {
         mask.is_some()
     }
 
-    /// A register that one copy of the steps does not use; its contents are lost.
+    /// Returns a register that one copy of the steps does not use; its contents are lost.
     fn free_register(&mut self, copies: usize) -> Option<u8> {
         let one = self.homes.pinned[0] + self.homes.needed[0];
         if copies > 1 && self.homes.needed[0] > 0 {
@@ -447,7 +448,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// All steps for vectors `first..first + copies` of an iteration.
+    /// Emits all steps for vectors `first..first + copies` of an iteration.
     fn round(&mut self, first: usize, copies: usize) {
         for i in self.homes.numbers(false) {
             let array = match self.steps[i] {
@@ -463,7 +464,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The register of a value in one copy.
+    /// Returns the register of a value in one copy.
     pub fn home(&self, v: StepValue, copy: usize) -> u8 {
         let kind = kind(self.set, &self.steps[v.0]);
         let own = self.homes.of[v.0];
@@ -476,7 +477,7 @@ impl Emitter<'_> {
         (first + n) as u8
     }
 
-    /// The register that holds a constant, if one does.
+    /// Returns the register that holds a constant, if any.
     fn constant(&self, bits: u32) -> Option<u8> {
         self.constants.iter().position(|&c| c == bits).map(|k| (self.homes.vectors - 1 - k) as u8)
     }
@@ -491,7 +492,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// An operand as register or memory operand.
+    /// Returns an operand as register or memory operand.
     pub fn operand(&self, a: StepArg, copy: usize) -> Rm {
         match a {
             StepArg::Value(v) => Rm::Reg(VectorReg(self.home(v, copy))),
@@ -499,7 +500,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The register that holds an operand; a constant without a register is loaded into `to`.
+    /// Returns the register that holds an operand; a constant without a register is loaded into `to`.
     pub fn in_register(&mut self, a: StepArg, to: u8, copy: usize) -> u8 {
         match a {
             StepArg::Value(v) => self.home(v, copy),
@@ -531,7 +532,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The address of one vector of the iteration.
+    /// Returns the address of one vector of the iteration.
     pub fn address(&self, place: LoopOperand, vector: usize) -> Rm {
         let size = place.form.size();
         let base = self.near.iter().position(|&a| a == place.array).map_or(SPARE, |k| ADDRESSES[k]);
@@ -540,7 +541,7 @@ impl Emitter<'_> {
     }
 }
 
-/// The instruction that loads elements and widens them to 32-bit lanes.
+/// Returns the instruction that loads elements and widens them to 32-bit lanes.
 pub(crate) fn load_op(form: StoredType) -> Opcode {
     match form {
         StoredType::Word => opcodes::MOVUPS_LOAD,
@@ -552,7 +553,7 @@ pub(crate) fn load_op(form: StoredType) -> Opcode {
     }
 }
 
-/// The instruction that broadcasts one element without widening it.
+/// Returns the instruction that broadcasts one element without widening it.
 pub(crate) fn spread_op(form: StoredType) -> Opcode {
     match form {
         StoredType::Word => opcodes::BROADCASTSS,
@@ -561,7 +562,7 @@ pub(crate) fn spread_op(form: StoredType) -> Opcode {
     }
 }
 
-/// Cost estimate: CPU cycles per element.
+/// Estimates the cost in CPU cycles per element.
 pub fn cycles(steps: &StepBuilder) -> f64 {
     let of = |step: &JitStep| match step {
         JitStep::Spread { .. } | JitStep::Constant(_) => 0.25,

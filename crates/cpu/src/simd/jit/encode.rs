@@ -1,12 +1,11 @@
-//! Assembler for the instructions of fused loops: AVX-512 on 512-bit registers (EVEX), masks and AVX2 (VEX), and a few
-//! integer instructions for loop control. Encodings: Intel's Software Developer's Manual, volume 2.
+//! JIT assembler: encodes AVX-512 (EVEX), AVX2 and mask (VEX) instructions, and integer ones for loop control.
 //!
-//! It only produces bytes; nothing is executed here.
+//! Encodings: Intel's Software Developer's Manual, volume 2. This module only produces bytes; nothing is executed here.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::opcodes::Opcode;
 
-/// A general-purpose register by its number.
+/// General-purpose register, by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gpr(pub u8);
 pub const RAX: Gpr = Gpr(0);
@@ -19,11 +18,11 @@ pub const R9: Gpr = Gpr(9);
 pub const R10: Gpr = Gpr(10);
 pub const R11: Gpr = Gpr(11);
 
-/// A vector register: one of 32 (AVX-512) or 16 (AVX2).
+/// Vector register: one of 32 (AVX-512) or 16 (AVX2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VectorReg(pub u8);
 
-/// A mask register. As a write mask, `k0` means all lanes.
+/// Mask register. As a write mask, `k0` means all lanes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mask(pub u8);
 
@@ -37,7 +36,7 @@ pub enum WriteMask {
     Zero(Mask),
 }
 
-/// A memory address `base + index · scale + offset`.
+/// Memory address `base + index · scale + offset`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryAddress {
     pub base: Gpr,
@@ -46,14 +45,14 @@ pub struct MemoryAddress {
     pub offset: i32,
 }
 
-/// The operand that may be a register or memory (ModRM `r/m`).
+/// Operand that may be a register or memory (ModRM `r/m`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rm {
     Reg(VectorReg),
     Memory(MemoryAddress),
-    /// A constant broadcast to every lane, from the constant pool behind the code.
+    /// A constant broadcast to every lane, from the constant pool after the code.
     Splat(u32),
-    /// A constant of one lane, where the instruction itself reads one lane.
+    /// A constant of one lane, for instructions that read one lane.
     Single(u32),
     /// A constant of eight lanes.
     Lanes([u32; 8]),
@@ -85,21 +84,21 @@ pub struct Assembler {
 type LaneConstant = [u32; 8];
 
 impl Assembler {
-    /// Code whose instructions broadcast constants from memory (AVX-512).
+    /// Creates an assembler whose instructions broadcast constants from memory (AVX-512).
     pub fn filling() -> Assembler {
         Assembler { code: Vec::new(), constants: Vec::new(), copies: 1, references: Vec::new() }
     }
 
-    /// Code whose instructions read all eight lanes of a constant (AVX2).
+    /// Creates an assembler whose instructions read all eight lanes of a constant (AVX2).
     pub fn reading() -> Assembler {
         Assembler { copies: 8, ..Assembler::filling() }
     }
 
-    /// An AVX-512 instruction. `reg`: the destination (a vector, a mask, or an opcode extension). `first`: the first of
-    /// two sources, 0 if there is one.
+    /// Emits an AVX-512 instruction. `reg`: the destination (a vector, a mask, or an opcode extension). `first`: the
+    /// first of two sources, 0 if there is one.
     pub fn vector(&mut self, op: Opcode, reg: u8, first: u8, rm: Rm, lanes: WriteMask, imm: Option<u8>) {
         let Opcode(prefix, map, code) = op;
-        // Register bits are inverted in the prefix: 1 stands for a register below 8, or below 16.
+        // Register bits are inverted in the prefix: 1 means a register below 8, or below 16.
         let low = |n: u8, bit: u8| (n >> bit & 1) ^ 1;
         let (x, b) = match rm {
             Rm::Reg(VectorReg(n)) => (low(n, 4), low(n, 3)),
@@ -124,12 +123,12 @@ impl Assembler {
         self.code.extend(imm);
     }
 
-    /// An AVX2 instruction on 256-bit registers; operands as for [`Assembler::vector`].
+    /// Emits an AVX2 instruction on 256-bit registers; operands as for [`Assembler::vector`].
     pub fn ymm(&mut self, op: Opcode, reg: u8, first: u8, rm: Rm, imm: Option<u8>) {
         self.vex_vector(1, op, reg, first, rm, imm);
     }
 
-    /// As [`Assembler::ymm`], on 128-bit registers.
+    /// Like [`Assembler::ymm`], on 128-bit registers.
     pub fn xmm(&mut self, op: Opcode, reg: u8, first: u8, rm: Rm, imm: Option<u8>) {
         self.vex_vector(0, op, reg, first, rm, imm);
     }
@@ -159,7 +158,7 @@ impl Assembler {
         self.code.extend(imm);
     }
 
-    /// The ModRM byte, SIB and displacement; `after`: bytes of the instruction that follow (for RIP-relative
+    /// Emits the ModRM byte, SIB and displacement. `after`: bytes of the instruction that follow (for RIP-relative
     /// addresses).
     fn operand(&mut self, reg: u8, rm: Rm, after: usize) {
         match rm {
@@ -196,8 +195,8 @@ impl Assembler {
         self.code.extend([0; 4]);
     }
 
-    /// A register-to-register VEX instruction without mandatory prefix: mask instructions (`map` 1) and `bzhi` (`map`
-    /// 2).
+    /// Emits a register-to-register VEX instruction without mandatory prefix: mask instructions (`map` 1) and `bzhi`
+    /// (`map` 2).
     fn vex(&mut self, map: u8, long: u8, code: u8, reg: u8, first: u8, rm: u8) {
         let low = |n: u8| (n >> 3 & 1) ^ 1;
         self.code.extend([
@@ -209,22 +208,22 @@ impl Assembler {
         ]);
     }
 
-    /// `to = a op b` on masks; `op` is one of [`crate::simd::jit::ops::KAND`] and the others there.
+    /// Emits `to = a op b` on masks; `op` is one of [`crate::simd::jit::opcodes::KAND`] and the others there.
     pub fn masks(&mut self, op: u8, to: Mask, a: Mask, b: Mask) {
         self.vex(1, 1, op, to.0, a.0, b.0);
     }
 
-    /// `to = !a`.
+    /// Emits `to = !a`.
     pub fn mask_not(&mut self, to: Mask, a: Mask) {
         self.vex(1, 0, 0x44, to.0, 0, a.0);
     }
 
-    /// `to` = the low 16 bits of a general-purpose register.
+    /// Emits `to` = the low 16 bits of a general-purpose register.
     pub fn mask_of(&mut self, to: Mask, from: Gpr) {
         self.vex(1, 0, 0x92, to.0, 0, from.0);
     }
 
-    /// `to` = the low `count` bits of `from` (`bzhi`); all bits for a count of 32 or more.
+    /// Emits `to` = the low `count` bits of `from` (`bzhi`); all bits for a count of 32 or more.
     pub fn low_bits(&mut self, to: Gpr, from: Gpr, count: Gpr) {
         self.vex(2, 0, 0xf5, to.0, count.0, from.0);
     }
@@ -233,7 +232,7 @@ impl Assembler {
         self.code.push(0x48 | (reg >> 3 & 1) << 2 | rm >> 3 & 1);
     }
 
-    /// Loads the pointer at `base + offset`.
+    /// Emits a load of the pointer at `base + offset`.
     pub fn load_address(&mut self, to: Gpr, base: Gpr, offset: i32) {
         self.wide(to.0, base.0);
         self.code.push(0x8b);
@@ -252,14 +251,14 @@ impl Assembler {
         self.code.extend(n.to_le_bytes());
     }
 
-    /// `r -= n`; sets the flags for a jump.
+    /// Emits `r -= n`; sets the flags for a jump.
     pub fn subtract(&mut self, r: Gpr, n: i32) {
         self.wide(0, r.0);
         self.code.extend([0x81, 0xe8 | r.0 & 7]);
         self.code.extend(n.to_le_bytes());
     }
 
-    /// Sets the low 32 bits.
+    /// Emits code that sets the low 32 bits.
     pub fn ones(&mut self, r: Gpr) {
         if r.0 >= 8 {
             self.code.push(0x41);
@@ -273,7 +272,7 @@ impl Assembler {
         self.code.resize(self.code.len().next_multiple_of(32), 0x90);
     }
 
-    /// Offset of the next instruction.
+    /// Returns the offset of the next instruction.
     pub fn here(&self) -> usize {
         self.code.len()
     }
@@ -300,12 +299,12 @@ impl Assembler {
         self.code[at..at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
     }
 
-    /// `vzeroupper; ret`.
+    /// Emits `vzeroupper; ret`.
     pub fn leave(&mut self) {
         self.code.extend([0xc5, 0xf8, 0x77, 0xc3]);
     }
 
-    /// The code, followed by its constant pool.
+    /// Returns the code, followed by its constant pool.
     pub fn finish(mut self) -> Vec<u8> {
         let bytes = 4 * self.copies;
         self.code.resize(self.code.len().next_multiple_of(bytes), 0xcc);
@@ -325,7 +324,7 @@ mod tests {
     use super::*;
     use crate::simd::jit::opcodes;
 
-    /// The bytes of one instruction, with any displacement to its constant resolved.
+    /// Returns the bytes of one instruction, with any displacement to its constant resolved.
     fn bytes(f: impl Fn(&mut Assembler)) -> String {
         let mut a = Assembler::filling();
         f(&mut a);
@@ -341,7 +340,7 @@ mod tests {
         Rm::Memory(MemoryAddress { base, index: Some((index, scale)), offset })
     }
 
-    /// Expected bytes are from GNU `as` (with `{disp32}` and `{vex3}` where it would choose a shorter form).
+    /// Expected bytes are from GNU `as` (with `{disp32}` and `{vex3}` if it would choose a shorter form).
     #[test]
     fn vector_instructions_are_those_of_an_assembler() {
         use opcodes::*;
@@ -423,7 +422,7 @@ mod tests {
         }
     }
 
-    /// As above; constants begin at byte 32.
+    /// As above; constants start at byte 32.
     #[test]
     fn instructions_of_avx2_are_those_of_an_assembler() {
         use opcodes::*;
@@ -546,7 +545,7 @@ mod tests {
         let code = a.finish();
         let distance = |at: usize| i32::from_le_bytes(code[at..at + 4].try_into().unwrap());
         assert_eq!((distance(2), distance(8)), (6, -12));
-        // Three instructions of ten bytes from 12 on end at 42; the constants begin at 44.
+        // Three instructions of ten bytes from 12 on end at 42; the constants start at 44.
         assert_eq!([18, 28, 38].map(distance), [22, 16, 2]);
         assert_eq!(code[44..], [5, 0, 0, 0, 6, 0, 0, 0]);
     }

@@ -1,8 +1,8 @@
-//! Memory for machine code: written first, then made executable; never writable and executable at once.
+//! Executable memory for JIT code: written first, then made executable; never both at once (W^X).
 
 use std::ffi::c_void;
 
-/// Executable code, unmapped when dropped.
+/// Executable memory, unmapped when dropped.
 pub struct ExecutableMemory {
     code: *mut c_void,
     bytes: usize,
@@ -26,7 +26,7 @@ const PRIVATE: i32 = 2;
 const ANONYMOUS: i32 = 0x20;
 
 impl ExecutableMemory {
-    /// Copies `code` to executable memory; `None` if the system refuses, as hardened ones do.
+    /// Copies `code` to executable memory; returns `None` if the system does not allow it, as on hardened systems.
     pub fn new(code: &[u8]) -> Option<ExecutableMemory> {
         let bytes = code.len();
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory in use.
@@ -42,7 +42,7 @@ impl ExecutableMemory {
         (!refused).then_some(made)
     }
 
-    /// The first byte.
+    /// Pointer to the first byte.
     pub fn entry(&self) -> *const c_void {
         self.code
     }

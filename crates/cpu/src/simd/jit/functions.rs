@@ -1,4 +1,4 @@
-//! Elementary functions as steps; bit-identical to `math` with fused multiply-adds.
+//! JIT expansion of elementary functions (exp, tanh …) to steps; bit-identical to `math` with fused multiply-adds.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::opcodes;
@@ -18,7 +18,7 @@ impl StepBuilder {
         self.two(opcodes::PXORD, x, StepArg::Bits(SIGN))
     }
 
-    /// The magnitude of `x` with the sign of `s`.
+    /// Returns the magnitude of `x` with the sign of `s`.
     fn copy_sign(&mut self, x: StepValue, s: StepValue) -> StepValue {
         self.push(JitStep::Mix { a: x, b: s, mask: SIGN })
     }
@@ -27,7 +27,7 @@ impl StepBuilder {
         self.holds(x, relation::NAN, x)
     }
 
-    /// `base` with `a op b` in the lanes of `mask`.
+    /// Returns `base` with `a op b` in the lanes of `mask`.
     fn merge(&mut self, mask: StepValue, base: StepValue, op: Opcode, a: StepValue, b: StepArg) -> StepValue {
         self.push(JitStep::Merge { mask, base, op, a, b })
     }
@@ -50,8 +50,8 @@ impl StepBuilder {
     /// See [`math::maximum`].
     pub fn maximum(&mut self, a: StepArg, b: StepArg) -> StepValue {
         match (a, b) {
-            // Of equal operands `maxps` returns the second, which is wrong for −0 only; adding 0 fixes that and changes
-            // nothing else.
+            // For equal operands `maxps` returns the second, which is wrong for −0 only; adding 0 fixes that and
+            // changes nothing else.
             (StepArg::Value(x), StepArg::Bits(0)) | (StepArg::Bits(0), StepArg::Value(x)) => {
                 let m = self.two(opcodes::MAXPS, 0.0, x);
                 self.add(m, 0.0)
@@ -86,8 +86,8 @@ impl StepBuilder {
         self.select(nan, a, m)
     }
 
-    /// `(y, power)` with eˣ = y·2ⁿ. For AVX-512 `power` is n as a float (for `scalefps`); else n is in the low bits of
-    /// `power`.
+    /// Returns `(y, power)` with eˣ = y·2ⁿ. For AVX-512 `power` is n as a float (for `scalefps`); else n is in the low
+    /// bits of `power`.
     fn exp_parts(&mut self, x: StepValue) -> (StepValue, StepValue) {
         let shifted = self.fma(x, std::f32::consts::LOG2_E, math::MAGIC);
         let n = self.sub(shifted, math::MAGIC);
@@ -99,7 +99,7 @@ impl StepBuilder {
         (self.add(y, 1.0), if self.set == LoopIsa::Avx512 { n } else { shifted })
     }
 
-    /// 2ⁿ for normal exponents. `n` is in the low bits; the bits above it are shifted out.
+    /// Returns 2ⁿ for normal exponents. `n` is in the low bits; the bits above it are shifted out.
     fn power_of_two(&mut self, n: StepValue) -> StepValue {
         let exponent = self.shift_left(n, 23);
         self.two(opcodes::PADDD, exponent, 1.0)
@@ -109,7 +109,7 @@ impl StepBuilder {
         let x = self.two(opcodes::MINPS, math::EXP_RANGE.1, x);
         let x = self.two(opcodes::MAXPS, math::EXP_RANGE.0, x);
         let (y, n) = self.exp_parts(x);
-        // 2ⁿ is applied in two factors, of which only the second can round: the same result as one rounding.
+        // 2ⁿ is applied in two factors, and only the second can round: the same result as one rounding.
         if self.set == LoopIsa::Avx512 {
             return self.two(opcodes::SCALEFPS, y, n);
         }
@@ -196,7 +196,7 @@ impl StepBuilder {
         self.mul(w, ratio)
     }
 
-    /// u32 to f32: both halves are exact, and their sum is rounded once.
+    /// Converts u32 to f32: both halves are exact, and their sum is rounded once.
     pub fn unsigned_to_float(&mut self, x: StepValue) -> StepValue {
         if self.set == LoopIsa::Avx512 {
             return self.one(opcodes::CVTUDQ2PS, None, x);
@@ -208,7 +208,7 @@ impl StepBuilder {
         self.fma(high, 65536.0, low)
     }
 
-    /// f32 ≥ 0 to u32; saturates.
+    /// Converts f32 ≥ 0 to u32; saturates.
     pub fn float_to_unsigned(&mut self, x: StepValue) -> StepValue {
         if self.set == LoopIsa::Avx512 {
             return self.one(opcodes::CVTTPS2UDQ, None, x);

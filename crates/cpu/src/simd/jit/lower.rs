@@ -1,5 +1,4 @@
-//! Lowers an element-wise program to the steps of a fused loop; `None` if it has anything that only the interpreter
-//! supports.
+//! Lowers an element-wise program to the JIT's steps; returns `None` if an op or type is not supported.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::opcodes;
@@ -11,7 +10,7 @@ use systole_compile::{Map, MapInstr, MapLoad};
 use systole_ir::op::{Binary, CompareType, Direction, Monoid, Unary};
 use systole_ir::{DType, Op, Scalar};
 
-/// How a loop reads a load of its program.
+/// How a loop reads an array of its program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LoadAccess {
     /// Consecutive elements.
@@ -22,14 +21,14 @@ pub enum LoadAccess {
     Constant,
 }
 
-/// What happens to the program's results.
+/// What the loop does with the program's results: store or reduce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResultSink {
-    /// Each is stored as an array.
+    /// Stores each result as an array.
     Arrays,
-    /// Each is reduced into 64 accumulators along the loop: element `i` into accumulator `i % 64`.
+    /// Reduces each result into 64 accumulators along the loop: element `i` into accumulator `i % 64`.
     Along(Monoid),
-    /// Each is reduced element by element into an array of `n` accumulators.
+    /// Reduces each result element by element into an array of `n` accumulators.
     Across(Monoid),
 }
 
@@ -46,7 +45,7 @@ impl From<StepValue> for LaneValue {
     }
 }
 
-/// Lowers a program. Arrays are numbered: loads first, then stores. `rounds`: see [`Steps::rounds`].
+/// Lowers a program. Arrays are numbered: loads first, then stores. `rounds`: see [`StepBuilder::rounds`].
 pub fn lower(
     map: &Map,
     access: &[LoadAccess],
@@ -78,7 +77,7 @@ struct JitLowering<'a> {
     lanes: Vec<Option<LaneValue>>,
 }
 
-/// How elements of a type are widened to 32-bit lanes; `None` if they do not fit.
+/// Returns how elements of a type are widened to 32-bit lanes; `None` if they do not fit.
 fn form(dtype: DType) -> Option<StoredType> {
     Some(match dtype {
         DType::F32 | DType::I32 | DType::U32 => StoredType::Word,
@@ -95,7 +94,7 @@ fn is_float(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// The bits of a constant as a 32-bit lane.
+/// Returns the bits of a constant as a 32-bit lane.
 fn bits(value: Scalar, dtype: DType) -> u32 {
     match dtype {
         DType::F16 | DType::BF16 => (value.as_f64() as f32).to_bits(),
@@ -104,7 +103,7 @@ fn bits(value: Scalar, dtype: DType) -> u32 {
 }
 
 impl JitLowering<'_> {
-    /// The value of a register; a load is emitted at its first use.
+    /// Returns the value of a register; a load is emitted at its first use.
     fn lane(&mut self, e: usize) -> Option<LaneValue> {
         if let Some(lane) = self.lanes[e] {
             return Some(lane);
@@ -114,7 +113,7 @@ impl JitLowering<'_> {
         let lane = match (self.access[e], &self.map.loads[e]) {
             (LoadAccess::Constant, MapLoad::Splat { value, .. }) => match dtype {
                 DType::Bool => return None,
-                // A small integer would have to be extended as its load extends it.
+                // A small integer would have to be extended like its load.
                 _ if dtype.is_int() && dtype.size() < 4 => return None,
                 _ => LaneValue::Vector(StepArg::Bits(bits(*value, dtype))),
             },
@@ -357,7 +356,7 @@ impl JitLowering<'_> {
             (F32 | F16 | BF16, F32 | F16 | BF16) => self.rounded(x, to).into(),
             (F32 | F16 | BF16, Bool) => LaneValue::Mask(s.holds(x, relation::NOT_EQUAL, 0.0)),
             (F32 | F16 | BF16, I32) => {
-                // Out of range gives `i32::MIN`.
+                // Out-of-range values give `i32::MIN`.
                 let y = s.one(opcodes::CVTTPS2DQ, None, x);
                 let high = s.holds(x, relation::GREATER_OR_EQUAL, 2_147_483_648.0);
                 let y = s.select(high, StepArg::Bits(i32::MAX as u32), y);
@@ -376,7 +375,7 @@ impl JitLowering<'_> {
         })
     }
 
-    /// Stores or reduces those results, `(number, register)`, that have been computed; the others remain in `left`.
+    /// Stores or reduces the results, `(number, register)`, that have been computed; the others remain in `left`.
     fn results(&mut self, left: &mut Vec<(usize, usize)>, sink: ResultSink) -> Option<()> {
         let there = self.lanes.len();
         let (ready, later): (Vec<_>, Vec<_>) = left.drain(..).partition(|&(_, e)| e < there);
@@ -413,7 +412,7 @@ impl JitLowering<'_> {
         Some(())
     }
 
-    /// Lanes in the form in which the array stores them.
+    /// Converts lanes to the form in which the array stores them.
     fn stored(&mut self, lane: LaneValue, dtype: DType) -> Option<StepValue> {
         Some(match lane {
             LaneValue::Mask(mask) => self.steps.select(mask, StepArg::Bits(1), StepArg::Bits(0)),
@@ -424,8 +423,8 @@ impl JitLowering<'_> {
         })
     }
 
-    /// The upper half of each 32-bit lane, zero-extended. A word that was just shifted up from zero-extended 16 bits is
-    /// used as it was.
+    /// Returns the upper half of each 32-bit lane, zero-extended. A word that was just shifted up from zero-extended 16
+    /// bits is used as it was.
     fn upper_half(&mut self, v: StepValue) -> StepValue {
         if let JitStep::Shift { way: opcodes::SHIFT_LEFT, by: 16, a } = self.steps.list[v.0]
             && matches!(self.steps.list[a.0], JitStep::One { op: opcodes::PMOVZXWD, .. })

@@ -1,8 +1,8 @@
-//! Opcodes of the instructions that loops consist of. Names are the mnemonics without the leading `v`.
+//! Opcodes of the vector instructions that the JIT emits. Names are the mnemonics without the leading `v`.
 #![forbid(unsafe_code)]
 
-/// A vector instruction: mandatory prefix (0: none, 1: 66, 2: F3, 3: F2), opcode map (1: 0F, 2: 0F38, 3: 0F3A), opcode.
-/// All three are the same for AVX-512 and AVX2 where both have the instruction.
+/// Opcode of a vector instruction: mandatory prefix (0: none, 1: 66, 2: F3, 3: F2), opcode map (1: 0F, 2: 0F38, 3:
+/// 0F3A), opcode byte. All three are the same for AVX-512 and AVX2 if both have the instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opcode(pub u8, pub u8, pub u8);
 

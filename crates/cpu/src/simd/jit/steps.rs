@@ -1,5 +1,4 @@
-//! The JIT's intermediate representation: a list of steps on vectors and masks, in SSA form. Registers are allocated
-//! later.
+//! JIT intermediate representation: steps on vectors and masks in SSA form, before register allocation.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::opcodes;
@@ -12,12 +11,12 @@ pub const ACCUMULATORS: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LoopIsa {
     Avx512,
-    /// With FMA and F16C.
+    /// AVX2 with FMA and F16C.
     Avx2,
 }
 
 impl LoopIsa {
-    /// Vector width in 32-bit lanes.
+    /// Returns the vector width in 32-bit lanes.
     pub fn lanes(self) -> usize {
         match self {
             LoopIsa::Avx512 => 16,
@@ -26,11 +25,11 @@ impl LoopIsa {
     }
 }
 
-/// The result of a step, named by the step's index.
+/// Result of a step, identified by the step's index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepValue(pub usize);
 
-/// An operand: a vector value, or a constant in every lane.
+/// Operand of a step: a vector value, or a constant in every lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StepArg {
     Value(StepValue),
@@ -59,7 +58,7 @@ pub enum StoredType {
 }
 
 impl StoredType {
-    /// Bytes of an element.
+    /// Returns the bytes per element.
     pub fn size(self) -> u8 {
         match self {
             StoredType::Word => 4,
@@ -79,35 +78,35 @@ pub struct LoopOperand {
     pub around: bool,
 }
 
-/// One step.
+/// One step: loads, arithmetic, comparisons, stores.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum JitStep {
     Load(LoopOperand),
-    /// One element of an array, broadcast.
+    /// Broadcasts one element of an array.
     Spread {
         array: usize,
         form: StoredType,
     },
     Constant(u32),
-    /// `op(a)`.
+    /// Unary `op(a)`.
     One {
         op: Opcode,
         imm: Option<u8>,
         a: StepArg,
     },
-    /// `a op b`.
+    /// Binary `a op b`.
     Two {
         op: Opcode,
         a: StepArg,
         b: StepArg,
     },
-    /// A shift by an immediate; see [`ops::SHIFTS`].
+    /// Shift by an immediate; see `opcodes::SHIFTS`.
     Shift {
         way: u8,
         by: u8,
         a: StepValue,
     },
-    /// `a · b + c`, rounded once.
+    /// Fused multiply-add `a · b + c`, rounded once.
     Fma {
         a: StepValue,
         b: StepArg,
@@ -127,7 +126,7 @@ pub enum JitStep {
         a: StepValue,
         b: StepArg,
     },
-    /// The mask of lanes for which the relation holds.
+    /// Mask of the lanes for which the relation holds.
     Compare {
         op: Opcode,
         imm: Option<u8>,
@@ -172,7 +171,7 @@ impl JitStep {
         }
     }
 
-    /// Calls `f` with each constant that the step reads, and with what a register for it saves: only some operands can
+    /// Calls `f` with each constant that the step reads, and with the gain of a register for it: only some operands can
     /// be read from memory.
     pub fn each_constant(&self, mut f: impl FnMut(u32, usize)) {
         let mut arg = |a: StepArg, saved: usize| {
@@ -225,7 +224,7 @@ pub mod relation {
     pub const GREATER: u8 = 0x1e;
     pub const EQUAL_OR_NAN: u8 = 0x08;
     pub const NOT_LESS: u8 = 0x15;
-    /// Of integers.
+    /// Relations of integers.
     pub const INT_EQUAL: u8 = 0;
     pub const INT_LESS: u8 = 1;
     pub const INT_GREATER: u8 = 6;
@@ -254,7 +253,7 @@ impl StepBuilder {
         StepValue(self.list.len() - 1)
     }
 
-    /// The operand as a value.
+    /// Returns the operand as a value.
     pub fn value(&mut self, a: StepArg) -> StepValue {
         match a {
             StepArg::Value(v) => v,
@@ -298,7 +297,7 @@ impl StepBuilder {
         self.push(JitStep::Shift { way: opcodes::SHIFT_RIGHT, by, a })
     }
 
-    /// The mask of lanes where a float relation holds.
+    /// Appends a float comparison and returns the mask of lanes for which it holds.
     pub fn holds(&mut self, a: StepValue, relation: u8, b: impl Into<StepArg>) -> StepValue {
         self.push(JitStep::Compare { op: opcodes::CMPPS, imm: Some(relation), a, b: b.into() })
     }
@@ -311,7 +310,7 @@ impl StepBuilder {
         self.one(opcodes::RNDSCALEPS, Some(how), a)
     }
 
-    /// Horner's rule, highest power first.
+    /// Evaluates a polynomial by Horner's rule, highest power first.
     pub fn poly(&mut self, x: StepValue, c: &[f32]) -> StepValue {
         let mut y = self.fma(x, c[0], c[1]);
         for &c in &c[2..] {

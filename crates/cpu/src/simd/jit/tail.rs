@@ -1,9 +1,9 @@
-//! Runs a loop without masks on a remainder smaller than a vector: through padded buffers, copied in and out.
+//! Runs an unmasked JIT loop on a tail smaller than a vector, through padded buffers that are copied in and out.
 
 use crate::simd::jit::steps::{ACCUMULATORS, JitStep, StepBuilder};
 use smallvec::SmallVec;
 
-/// A loop's machine code: pointers to the arrays, and the number of elements.
+/// Machine code of a loop. Arguments: pointers to the arrays, and the number of elements.
 pub type LoopFn = unsafe extern "sysv64" fn(*const *mut u8, usize);
 
 /// Bytes of an AVX2 vector.
@@ -12,7 +12,7 @@ const VECTOR: usize = 32;
 /// How a loop uses one of its arrays.
 struct ArrayUse {
     array: usize,
-    /// Bytes of an element.
+    /// Bytes per element.
     size: usize,
     /// Whether it is the accumulators of a reduction (see `Operand::around`).
     around: bool,
@@ -20,7 +20,7 @@ struct ArrayUse {
     written: bool,
 }
 
-/// What has to be known about a loop to run its remainder.
+/// Array usage of a loop, needed to run its tail.
 pub struct LoopTail {
     lanes: usize,
     parts: Vec<ArrayUse>,
@@ -49,14 +49,14 @@ impl LoopTail {
     /// Runs the loop on `n` elements.
     ///
     /// # Safety
-    /// As for [`super::Loop::run`]; `code` is the loop that this was made for.
+    /// As for [`JitLoop::run`](super::JitLoop::run); `code` is the loop that this was made for.
     #[inline]
     pub unsafe fn run(&self, code: LoopFn, arrays: &[*mut u8], n: usize) {
         let left = n % self.lanes;
-        // SAFETY: the caller's promise, for whole vectors of its elements.
+        // SAFETY: guaranteed by the caller, for whole vectors of its elements.
         unsafe { code(arrays.as_ptr(), n - left) };
         if left > 0 {
-            // SAFETY: the caller's promise, for the elements after those.
+            // SAFETY: guaranteed by the caller, for the elements after those.
             unsafe { self.run_left(code, arrays, n - left, left) };
         }
     }

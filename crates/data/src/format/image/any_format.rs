@@ -1,4 +1,4 @@
-//! Pictures of any format that is read, told by their first bytes; those of other formats are told by name.
+//! Decodes images of any supported format, detected by their first bytes; names unsupported formats.
 
 #[cfg(feature = "gif")]
 use super::gif;
@@ -11,7 +11,7 @@ use std::io::Read;
 use std::path::Path;
 use systole_base::{Error, ErrorKind, Literal, Result};
 
-/// A format that is read.
+/// Supported image format.
 struct ImageFormat {
     begins: fn(&[u8]) -> bool,
     read: fn(&str, &[u8]) -> Result<Literal>,
@@ -34,15 +34,15 @@ impl ImageFormat {
     }
 }
 
-/// Whether these first bytes (16 are enough) begin a picture that can be read.
+/// Whether the first bytes (16 are enough) are those of a supported image.
 pub fn is_picture(start: &[u8]) -> bool {
     ImageFormat::of(start).is_some()
 }
 
-/// Bytes at the start of a file that tell the picture's size, thumbnails and colour profiles included.
+/// Number of leading bytes that contain the image size, after thumbnails and color profiles.
 const HEADERS: u64 = 1 << 20;
 
-/// Formats of pictures that are not read: where their mark stands, the mark, the name.
+/// Unsupported image formats: offset of the signature, signature, name.
 const OTHERS: [(usize, &[u8], &str); 12] = [
     (0, b"GIF8", "GIF"),
     (8, b"WEBP", "WebP"),
@@ -58,7 +58,7 @@ const OTHERS: [(usize, &[u8], &str); 12] = [
     (0, b"%PDF", "PDF"),
 ];
 
-/// The name of a picture format that is not read, by a file's first bytes (16 are enough).
+/// Returns the name of an unsupported image format, by a file's first bytes (16 are enough).
 pub fn other_format(start: &[u8]) -> Option<&'static str> {
     if is_picture(start) {
         return None;
@@ -68,11 +68,11 @@ pub fn other_format(start: &[u8]) -> Option<&'static str> {
     OTHERS.iter().find(begins).map(|(_, _, name)| *name)
 }
 
-/// Reads a JPEG, PNG or BMP from memory: `→ ui8[H, W, C]`, 1 to 4 channels. `name` stands for the file in messages. A photo is
-/// turned the way up that its EXIF block says, wherever its bytes come from; TensorFlow does not look at that.
+/// Decodes a JPEG, PNG or BMP from memory: `→ ui8[H, W, C]`, 1 to 4 channels. `name` is used in messages. Photos are
+/// rotated by their EXIF orientation, unlike in TensorFlow.
 ///
 /// # Errors
-/// When it is none of these, is damaged or cut, or too large.
+/// If the format is unsupported, or the image is damaged, truncated or too large.
 pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     let format = ImageFormat::of(bytes).ok_or_else(|| not_read(name, bytes))?;
     let picture = (format.read)(name, bytes)?;
@@ -84,22 +84,22 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
 
 fn not_read(name: &str, bytes: &[u8]) -> Error {
     let format = other_format(bytes);
-    let is = format.map_or("no picture".to_string(), |format| format!("a {format} file"));
+    let is = format.map_or("an unknown format".to_string(), |format| format!("a {format} file"));
     let feature = match format {
         Some("GIF") => "build the program with --features gif, or ",
         Some("WebP") => "build the program with --features webp, or ",
         _ => "",
     };
-    Error::new(ErrorKind::Data, format!("this is {is}: only JPEG, PNG and BMP are read"))
+    Error::new(ErrorKind::Data, format!("expected a JPEG, PNG or BMP image, found {is}"))
         .at(name)
-        .because(format!("it begins with {:02x?}", &bytes[..bytes.len().min(8)]))
-        .hint(format!("{feature}open it elsewhere and save it as JPEG or PNG"))
+        .because(format!("the first bytes are {:02x?}", &bytes[..bytes.len().min(8)]))
+        .hint(format!("{feature}open it in another program and save it as JPEG or PNG"))
 }
 
-/// Height, width and channels of a picture file as [`read`] gives it, without unpacking it.
+/// Returns height, width and channels of an image file as [`read`] returns it, without decoding.
 ///
 /// # Errors
-/// As [`read`], but for damage after the header.
+/// Like [`read`], except for damage after the header.
 pub fn size(path: impl AsRef<Path>) -> Result<[usize; 3]> {
     let path = path.as_ref();
     let mut bytes = Vec::new();
@@ -108,10 +108,10 @@ pub fn size(path: impl AsRef<Path>) -> Result<[usize; 3]> {
     size_of_bytes(&path.display().to_string(), &bytes)
 }
 
-/// [`size`] of a picture in memory.
+/// Like [`size`], for an image in memory.
 ///
 /// # Errors
-/// As [`size`].
+/// See [`size`].
 pub fn size_of_bytes(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
     let format = ImageFormat::of(bytes).ok_or_else(|| not_read(name, bytes))?;
     let [height, width, channels] = (format.size)(name, bytes)?;
@@ -122,13 +122,13 @@ pub fn size_of_bytes(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
 /// Reads a JPEG, PNG or BMP file.
 ///
 /// # Errors
-/// As [`from_bytes`]; `Io` when the file cannot be read.
+/// Like [`from_bytes`]; `Io` if the file cannot be read.
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
     let bytes = input_file::read(path)
-        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the picture"))?;
+        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the image"))?;
     if bytes.is_empty() {
-        return Err(Error::new(ErrorKind::Data, "the picture is empty").at(path.display().to_string()));
+        return Err(Error::new(ErrorKind::Data, "the image file is empty").at(path.display().to_string()));
     }
     from_bytes(&path.display().to_string(), &bytes)
 }
@@ -153,7 +153,7 @@ mod tests {
             assert!(e.contains(name) && e.contains("album/1.x") && e.contains("JPEG or PNG"), "{e}");
             assert!(!is_picture(bytes));
         }
-        assert!(from_bytes("a", b"hello").unwrap_err().to_string().contains("no picture"));
+        assert!(from_bytes("a", b"hello").unwrap_err().to_string().contains("an unknown format"));
     }
 
     #[test]

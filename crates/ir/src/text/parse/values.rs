@@ -1,4 +1,4 @@
-//! Types, attributes and arrays in text.
+//! Parses types, attributes and dense arrays in StableHLO text.
 
 use super::super::cursor::{MAX_DEPTH, TextReader, TokenCursor};
 use super::super::dense::{parse_element, parse_hex};
@@ -9,9 +9,9 @@ use crate::op::op_source::AttrValue;
 use crate::op::{AttrField, ConvDims};
 use systole_base::{DType, Dims, Literal, Result, TensorType};
 
-/// Bytes of an array that text may name. No text of that size is needed to ask for them.
+/// Maximum size of an array type in bytes: short malicious text could name any size.
 const MAX_TENSOR_BYTES: usize = 1 << 40;
-/// Greatest size or number in attributes, so that shape arithmetic cannot overflow.
+/// Maximum size or number in attributes, so that shape arithmetic cannot overflow.
 const MAX_NUMBER: i64 = 1 << 31;
 
 /// Types and attributes.
@@ -37,12 +37,12 @@ impl<'a> TokenCursor<'a> {
         let (dims, dtype) = inner.rsplit_once('x').map_or((None, inner), |(dims, d)| (Some(dims), d));
         let dtype = DType::parse(dtype.trim())
             .filter(|d| d.name() == dtype.trim())
-            .ok_or_else(|| wrong("has an element type that is not known here"))?;
+            .ok_or_else(|| wrong("has an unknown element type"))?;
         let size =
             |d: &str| d.trim().parse::<usize>().ok().filter(|&d| d as i64 <= MAX_NUMBER && d < 1 << 32);
         let dims: Option<Dims> = dims.map_or(Some(Dims::new()), |dims| dims.split('x').map(size).collect());
-        let dims = dims.ok_or_else(|| wrong("has a size that is no number or too large"))?;
-        // Zero sizes must not hide an overflow of the others: strides are products too.
+        let dims = dims.ok_or_else(|| wrong("has a size that is not an integer or is too large"))?;
+        // Sizes of zero must not hide an overflow of the others: strides are products too.
         let bytes = dims.iter().try_fold(dtype.size(), |n, &d| n.checked_mul(d.max(1)));
         match bytes {
             Some(n) if n <= MAX_TENSOR_BYTES => Ok(TensorType::new(dtype, &dims[..])),
@@ -91,7 +91,7 @@ impl<'a> TokenCursor<'a> {
         })
     }
 
-    /// `3 : i64`; a number that is no integer is accepted and means nothing to any op.
+    /// `3 : i64`; a non-integer number is accepted, but no op uses it.
     fn typed_number(&mut self) -> Result<AttrValue> {
         let value = match self.token {
             Token::Number(digits) if !digits.contains(['.', 'e', 'x']) => AttrValue::Int(self.int()?),
@@ -109,16 +109,18 @@ impl<'a> TokenCursor<'a> {
     fn int(&mut self) -> Result<i64> {
         let Token::Number(digits) = self.token else { return Err(self.unexpected("a number")) };
         let value = digits.parse::<i64>().ok().filter(|v| (-MAX_NUMBER..=MAX_NUMBER).contains(v));
-        let value = value.ok_or_else(|| self.error(format!("`{digits}` is not an integer below 2³¹")))?;
+        let value =
+            value.ok_or_else(|| self.error(format!("expected an integer below 2³¹, got `{digits}`")))?;
         self.advance()?;
         Ok(value)
     }
 
+    /// Parses an integer from 0 to `max`.
     pub(super) fn size(&mut self, max: i64) -> Result<usize> {
         let at = self.at;
         match self.int()? {
             v if (0..=max).contains(&v) => Ok(v as usize),
-            v => Err(self.error_at(at, format!("{v} is not between 0 and {max}"))),
+            v => Err(self.error_at(at, format!("expected a number between 0 and {max}, got {v}"))),
         }
     }
 
@@ -131,7 +133,9 @@ impl<'a> TokenCursor<'a> {
             ("i1", true) => AttrValue::Bools(self.separated(Self::bool)?),
             ("i64" | "i32", false) => AttrValue::Ints(Vec::new()),
             ("i64" | "i32", true) => AttrValue::Ints(self.separated(Self::int)?),
-            (other, _) => return Err(self.error(format!("no op takes an array of {other}"))),
+            (other, _) => {
+                return Err(self.error(format!("unsupported array attribute of element type {other}")));
+            }
         };
         self.expect('>')?;
         Ok(value)
@@ -188,7 +192,7 @@ impl<'a> TokenCursor<'a> {
         Ok(AttrValue::Split(dims))
     }
 
-    /// `sdy.mesh @mesh = <["data"=4, "model"=2]>`, where it stands.
+    /// `sdy.mesh @mesh = <["data"=4, "model"=2]>`, if present.
     pub(super) fn mesh(&mut self) -> Result<Option<Mesh>> {
         let at = self.at;
         if !self.eat_word("sdy.mesh")? {
@@ -217,7 +221,7 @@ impl<'a> TokenCursor<'a> {
     }
 }
 
-/// Elements as they stand in the text; the type comes after them.
+/// Elements of a dense array as written; the type follows them.
 enum DenseText<'a> {
     None,
     Splat(&'a str),
@@ -225,7 +229,7 @@ enum DenseText<'a> {
     List(Vec<usize>, Vec<&'a str>),
 }
 
-/// Arrays.
+/// Dense arrays.
 impl<'a> TokenCursor<'a> {
     /// `dense<…> : tensor<…>`
     fn dense(&mut self) -> Result<Literal> {
@@ -259,7 +263,8 @@ impl<'a> TokenCursor<'a> {
         Ok(word)
     }
 
-    /// `[[…], […]]`, of which `element` reads the innermost: all lists of one depth must have one length.
+    /// Parses nested lists `[[…], […]]`, with `element` for the innermost items. All lists of one depth must have the
+    /// same length.
     pub fn nested<W>(
         &mut self,
         depth: usize,
@@ -274,7 +279,7 @@ impl<'a> TokenCursor<'a> {
         let first_here = dims.len() == depth;
         if first_here {
             if depth == MAX_DEPTH || !words.is_empty() {
-                return Err(self.error("lists of different depths or too deep"));
+                return Err(self.error("nested lists have different depths or are too deep"));
             }
             dims.push(0);
         }
@@ -282,7 +287,7 @@ impl<'a> TokenCursor<'a> {
         if first_here {
             dims[depth] = n;
         }
-        if dims[depth] == n { Ok(()) } else { Err(self.error_at(at, "lists of different lengths")) }
+        if dims[depth] == n { Ok(()) } else { Err(self.error_at(at, "nested lists have different lengths")) }
     }
 
     fn literal(&mut self, ty: TensorType, elements: DenseText<'a>) -> Result<Literal, String> {
@@ -290,17 +295,15 @@ impl<'a> TokenCursor<'a> {
         let bits = |word: &str| parse_element(word, ty.dtype).map(|b| b.to_le_bytes()[..size].to_vec());
         let bytes = match elements {
             DenseText::None if ty.elements() == 0 => Vec::new(),
-            DenseText::None => return Err(format!("no elements for {ty}")),
+            DenseText::None => return Err(format!("elements of {ty} are missing")),
             DenseText::Splat(word) => {
                 self.unfold(ty.bytes())?;
                 bits(word)?.repeat(ty.elements())
             }
-            DenseText::Bytes(text) => {
-                parse_hex(&text).ok_or("the string is not \"0x\" and pairs of hex digits")?
-            }
+            DenseText::Bytes(text) => parse_hex(&text).ok_or("expected \"0x\" and pairs of hex digits")?,
             DenseText::List(dims, words) => {
                 if dims[..] != ty.shape[..] {
-                    return Err(format!("the list has the shape {dims:?}, not that of {ty}"));
+                    return Err(format!("the list has shape {dims:?}, expected that of {ty}"));
                 }
                 words.into_iter().map(bits).collect::<Result<Vec<_>, _>>()?.concat()
             }

@@ -1,4 +1,4 @@
-//! Functions of elements, of real and of complex numbers.
+//! Table rows of CHLO's element-wise functions, real and complex.
 
 use super::{gamma, math, zeta};
 use crate::import::call::{ElementwiseFn, ImportRule, OpImport, op};

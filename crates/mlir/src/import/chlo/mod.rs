@@ -1,4 +1,4 @@
-//! CHLO: ops of clients that are written by StableHLO's own, as CHLO's document and its decomposition define them.
+//! Decomposes CHLO ops to StableHLO ops, following CHLO's documentation and its own decompositions.
 
 mod arrays;
 mod element_wise;

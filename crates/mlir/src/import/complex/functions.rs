@@ -1,4 +1,4 @@
-//! Elementary functions of complex numbers, with the branch cuts of C99 and NumPy.
+//! Elementary functions of complex numbers (exp, log, sqrt, power, tanh …), with the branch cuts of C99 and NumPy.
 //!
 //! Source: Kahan, "Branch Cuts for Complex Elementary Functions", 1987.
 
@@ -6,7 +6,7 @@ use crate::import::complex_number::{RealOrComplex, copysign, hypot};
 use systole_base::DType;
 use systole_ir::Tensor;
 
-/// `size · (cos angle + i sin angle)`
+/// Returns `size · (cos angle + i sin angle)`.
 fn polar(size: &Tensor, angle: &Tensor) -> RealOrComplex {
     RealOrComplex::complex(size * &angle.cosine(), size * &angle.sine())
 }
@@ -19,7 +19,7 @@ fn angle(z: &RealOrComplex) -> Tensor {
     z.imag().atan2(&z.re)
 }
 
-/// z / |z|; 0 of 0.
+/// Computes z / |z|; 0 for 0.
 pub(crate) fn sign(z: &RealOrComplex) -> RealOrComplex {
     let size = z.abs();
     let zero = number(&size, 0.0);
@@ -27,7 +27,7 @@ pub(crate) fn sign(z: &RealOrComplex) -> RealOrComplex {
     z.map(|t| is_zero.select(t, &(t / &size)))
 }
 
-/// Where eˣ overflows and the result need not, by the square of the root.
+/// Computes eᶻ; if eˣ overflows but the result may not, as the square of the root.
 pub(crate) fn exp(z: &RealOrComplex) -> RealOrComplex {
     let (x, y) = (&z.re, z.imag());
     let (size, root) = (x.exp(), (x * 0.5).exp());
@@ -43,7 +43,7 @@ pub(crate) fn exp(z: &RealOrComplex) -> RealOrComplex {
     RealOrComplex::complex(re, none.select(&zero, &is_real.select(&y, &part(&y.sine()))))
 }
 
-/// a · b, and what rounding takes from it: Veltkamp's halves of digits.
+/// Returns a · b and its rounding error (Veltkamp splitting).
 fn exact_product(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     let halves = |x: &Tensor| {
         let scaled = x * if x.dtype() == DType::F64 { 134_217_729.0 } else { 4097.0 };
@@ -57,7 +57,7 @@ fn exact_product(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     (whole, rest + (&al * &bl))
 }
 
-/// a + b, and what rounding takes from it.
+/// Returns a + b and its rounding error.
 fn exact_sum(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     let whole = a + b;
     let of_b = &whole - a;
@@ -65,7 +65,7 @@ fn exact_sum(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     (whole, rest)
 }
 
-/// ln |1 + x + iy| by 2x + x² + y² with twice the digits, which cancel near the unit circle.
+/// Computes ln |1 + x + iy| from 2x + x² + y² in doubled precision, since the terms cancel near the unit circle.
 fn log_near_one(x: &Tensor, y: &Tensor) -> Tensor {
     let ((xx, x_rest), (yy, y_rest)) = (exact_product(x, x), exact_product(y, y));
     let (sum, first) = exact_sum(&(x * 2.0), &xx);
@@ -74,7 +74,7 @@ fn log_near_one(x: &Tensor, y: &Tensor) -> Tensor {
     &(&sum + &rest).log1p() * 0.5
 }
 
-/// ln |z| + i·angle, where |z| is near 1 by what differs from 1.
+/// Computes ln |z| + i·arg z; near |z| = 1 from the difference to 1.
 pub(crate) fn log(z: &RealOrComplex) -> RealOrComplex {
     let (a, b) = (z.re.abs(), z.imag().abs());
     let (most, least) = (a.maximum(&b), a.minimum(&b));
@@ -82,7 +82,7 @@ pub(crate) fn log(z: &RealOrComplex) -> RealOrComplex {
     let size = z.abs();
     let is_near = size.greater(&number(&size, 0.7)).and(&size.less(&number(&size, 1.5)));
     let ratio = &least / &most;
-    // Where |z| itself overflows or is subnormal.
+    // If |z| itself overflows or is subnormal.
     let far = &most.log() + &(&(&ratio * &ratio).log1p() * 0.5);
     let usual = size.log();
     let ends = size.is_finite().not().or(&size.less(&number(&size, 1e-30)));
@@ -107,13 +107,13 @@ pub(crate) fn expm1(z: &RealOrComplex) -> RealOrComplex {
     let re = &(&x.expm1() * &y.cosine()) + &less;
     let whole = exp(z);
     let is_near = x.abs().less(&number(x, 1.0));
-    // Without an angle there is no value; eᶻ may have one.
+    // Without an angle there is no value, but eᶻ may have one.
     let (is_angle, none) = (y.is_finite(), number(x, f64::NAN));
     let re = is_near.select(&re, &(&whole.re - 1.0));
     RealOrComplex::complex(is_angle.select(&re, &none), is_angle.select(&whole.imag(), &none))
 }
 
-/// The root with a part that is not negative.
+/// Computes the square root with non-negative real part.
 pub(crate) fn sqrt(z: &RealOrComplex) -> RealOrComplex {
     let (x, y) = (&z.re, z.imag());
     let (zero, infinite) = (number(x, 0.0), number(x, f64::INFINITY));
@@ -127,7 +127,7 @@ pub(crate) fn sqrt(z: &RealOrComplex) -> RealOrComplex {
     let is_left = x.less(&zero);
     let re = is_left.select(&other, &root);
     let im = copysign(&is_left.select(&root, &other), &y);
-    // Of what is infinite: an imaginary part goes first.
+    // Infinities: an infinite imaginary part takes precedence.
     let (y_ends, x_ends) = (y.abs().equal(&infinite), x.abs().equal(&infinite));
     let y_nan = y.not_equal(&y);
     let of_x = x_ends.and(&y_ends.not());
@@ -138,19 +138,19 @@ pub(crate) fn sqrt(z: &RealOrComplex) -> RealOrComplex {
     RealOrComplex::complex(re, im)
 }
 
-/// The conjugate of the root by |z|.
+/// Computes the conjugate of the square root divided by |z|.
 pub(crate) fn rsqrt(z: &RealOrComplex) -> RealOrComplex {
     let root = sqrt(z);
     let one = RealOrComplex::real(root.re.ones_like());
     one.div(&root)
 }
 
-/// The root of the third of the angle.
+/// Computes the cube root with a third of the angle.
 pub(crate) fn cbrt(z: &RealOrComplex) -> RealOrComplex {
     polar(&z.abs().cbrt(), &(&angle(z) / 3.0))
 }
 
-/// e^(w ln z); 0 to the power of 0 is 1, to one with a positive real part 0.
+/// Computes e^(w ln z); 0⁰ is 1, and 0 to a power with positive real part is 0.
 pub(crate) fn power(z: &RealOrComplex, w: &RealOrComplex) -> RealOrComplex {
     let whole = exp(&w.mul(&log(z)));
     let zero = number(&z.re, 0.0);
@@ -167,7 +167,7 @@ pub(crate) fn power(z: &RealOrComplex, w: &RealOrComplex) -> RealOrComplex {
     )
 }
 
-/// cosh x and sinh x.
+/// Returns cosh x and sinh x.
 fn hyperbolic(x: &Tensor) -> (Tensor, Tensor) {
     let size = x.abs();
     let root = (&size * 0.5).exp();
@@ -200,7 +200,7 @@ pub(crate) fn cosh(z: &RealOrComplex) -> RealOrComplex {
     RealOrComplex::complex(&cosh * &z.imag().cosine(), &sinh * &z.imag().sine())
 }
 
-/// Kahan's formula; far from the imaginary axis its limit.
+/// Computes tanh with Kahan's formula; far from the imaginary axis its limit.
 pub(crate) fn tanh(z: &RealOrComplex) -> RealOrComplex {
     let (x, y) = (&z.re, z.imag());
     let t = y.tan();
@@ -221,13 +221,13 @@ pub(crate) fn tanh(z: &RealOrComplex) -> RealOrComplex {
     RealOrComplex::complex(real.select(&x.tanh(), &whole.re), real.select(&y, &whole.imag()))
 }
 
-/// −i tanh(iz)
+/// Computes −i tanh(iz).
 pub(crate) fn tan(z: &RealOrComplex) -> RealOrComplex {
     let turned = tanh(&RealOrComplex::complex(-&z.imag(), z.re.clone()));
     RealOrComplex::complex(turned.imag(), -&turned.re)
 }
 
-/// 1 / (1 + e⁻ᶻ), by the exponential that does not overflow.
+/// Computes 1 / (1 + e⁻ᶻ) with the exponential that does not overflow.
 pub(crate) fn logistic(z: &RealOrComplex) -> RealOrComplex {
     let is_left = z.re.less(&number(&z.re, 0.0));
     let e = exp(&RealOrComplex::select(&is_left, z, &z.neg()));
@@ -236,7 +236,7 @@ pub(crate) fn logistic(z: &RealOrComplex) -> RealOrComplex {
     top.div(&one.add(&e))
 }
 
-/// −i ln((x + iy) / √(x² + y²))
+/// Computes −i ln((x + iy) / √(x² + y²)).
 pub(crate) fn atan2(y: &RealOrComplex, x: &RealOrComplex) -> RealOrComplex {
     let turned = RealOrComplex::complex(&x.re - &y.imag(), &x.imag() + &y.re);
     let ln = log(&turned.div(&sqrt(&x.mul(x).add(&y.mul(y)))));

@@ -6,12 +6,12 @@ use super::functions::sqrt;
 use crate::import::complex_number::RealOrComplex;
 use systole_ir::Tensor;
 
-/// `1 − z` and `1 + z`: the imaginary parts keep their zeros' signs.
+/// Returns `1 − z` and `1 + z`; the imaginary parts keep the signs of zeros.
 fn around_one(z: &RealOrComplex) -> (RealOrComplex, RealOrComplex) {
     (RealOrComplex::complex(1.0 - &z.re, -&z.imag()), RealOrComplex::complex(&z.re + 1.0, z.imag()))
 }
 
-/// `i·z` and `−i·z`
+/// Returns `i·z` and `−i·z`.
 fn turned(z: &RealOrComplex) -> RealOrComplex {
     RealOrComplex::complex(-&z.imag(), z.re.clone())
 }
@@ -20,7 +20,7 @@ fn turned_back(z: &RealOrComplex) -> RealOrComplex {
     RealOrComplex::complex(z.imag(), -&z.re)
 }
 
-/// `asinh x` of real numbers, accurate near 0.
+/// Computes `asinh x` of real numbers, accurately near 0.
 fn real_asinh(x: &Tensor) -> Tensor {
     let a = x.abs();
     let square = &a * &a;
@@ -57,7 +57,7 @@ pub(crate) fn acosh(z: &RealOrComplex) -> RealOrComplex {
     RealOrComplex::complex(re, &p.imag().atan2(&q.re) * 2.0)
 }
 
-/// Half the difference of the logarithms of 1 + z and 1 − z.
+/// Computes half the difference of the logarithms of 1 + z and 1 − z.
 pub(crate) fn atanh(z: &RealOrComplex) -> RealOrComplex {
     let (x, y) = (&z.re, z.imag());
     let square = &y * &y;
@@ -68,7 +68,7 @@ pub(crate) fn atanh(z: &RealOrComplex) -> RealOrComplex {
     RealOrComplex::complex(re, im)
 }
 
-/// −i atanh(iz)
+/// Computes −i atanh(iz).
 pub(crate) fn atan(z: &RealOrComplex) -> RealOrComplex {
     turned_back(&atanh(&turned(z)))
 }

@@ -1,5 +1,5 @@
-//! Ops of complex numbers, written on pairs of real arrays. What only moves elements is done to each part; loops, branches
-//! and folds with other bodies than a sum take the parts as values of their own.
+//! Imports ops on complex numbers as ops on pairs of real arrays. Ops that only move elements are applied to each part;
+//! loops, branches and reductions other than sums take the parts as separate values.
 
 mod bits;
 pub(super) mod functions;
@@ -23,12 +23,12 @@ pub(super) const COMPARE: ComplexRule = ComplexRule::Number(2, compare);
 pub(super) const BROADCAST: ComplexRule = ComplexRule::Number(1, broadcast);
 /// Products of two operands.
 pub(super) const PRODUCT: ComplexRule = ComplexRule::Number(2, bilinear);
-/// Those whose padding is an operand.
+/// Products whose padding is an operand.
 pub(super) const PADDED_PRODUCT: ComplexRule = ComplexRule::Number(3, bilinear);
 pub(super) const DOT: ComplexRule =
     ComplexRule::Number(2, |c| Ok(c.number(0)?.product(&c.number(1)?, Tensor::dot).convert(c.ty()?.dtype)));
 pub(super) const IOTA: ComplexRule = ComplexRule::Number(0, counted);
-/// Those whose shape is an operand.
+/// Iota whose shape is an operand.
 pub(super) const SHAPED_IOTA: ComplexRule = ComplexRule::Number(1, counted);
 pub(super) const JOIN: ComplexRule =
     ComplexRule::Number(2, |c| Ok(RealOrComplex::complex(c.number(0)?.re, c.number(1)?.re)));
@@ -37,11 +37,11 @@ pub(super) const CLAMP: ComplexRule = ComplexRule::Number(3, |c| {
     Ok(smaller(&x, &c.number(2)?))
 });
 
-/// The results of an op of complex numbers; `None`: it is none, or its parts are values of their own.
+/// Imports an op on complex numbers; `None` if no operand is complex or its parts become separate values.
 pub(super) fn write(call: &OpCall, complex: ComplexRule) -> Result<Option<Vec<ImportedValue>>> {
     let is_real = call.operands.iter().all(|v| !matches!(v, ImportedValue::Complex(..)))
         && !call.results.iter().any(|ty| held(ty).is_ok_and(|parts| parts.len() == 2));
-    // Of real numbers they give what real numbers have.
+    // real and imag also accept real numbers.
     let takes_parts = matches!(call.op.name.as_str(), "stablehlo.real" | "stablehlo.imag");
     if is_real && !takes_parts {
         return Ok(None);
@@ -67,7 +67,8 @@ pub(super) fn write(call: &OpCall, complex: ComplexRule) -> Result<Option<Vec<Im
     }
 }
 
-/// The parameters of a region's body, with the part of each: as the IR's ops take them. Those of a comparator stand in pairs.
+/// Returns the parameters of a region's body, each with its part, in the order of the IR's op. Those of a comparator
+/// are in pairs.
 pub(super) fn parameters(name: &str, counts: &[usize]) -> Vec<(usize, usize)> {
     let group = if name == "stablehlo.sort" { 2 } else { 1 };
     let mut order = Vec::new();
@@ -78,14 +79,14 @@ pub(super) fn parameters(name: &str, counts: &[usize]) -> Vec<(usize, usize)> {
     order
 }
 
-/// A fold that does not mix the parts.
+/// A reduction that applies to each part separately.
 #[derive(Clone, Copy)]
 enum ComplexReduction {
     Sum,
     Last,
 }
 
-/// What a body of two arguments computes: their sum, or the second.
+/// Returns what a body of two arguments computes: their sum, or the second one.
 fn fold_of(region: &MlirRegion) -> Option<ComplexReduction> {
     let [a, b] = region.arguments[..] else { return None };
     match region.operations.as_slice() {
@@ -99,7 +100,7 @@ fn fold_of(region: &MlirRegion) -> Option<ComplexReduction> {
 
 fn constant(call: &OpCall) -> Result<Vec<ImportedValue>> {
     let Some(Attribute::Dense(dense)) = find(&call.op.attributes, "value") else {
-        return Err(wrong("the attribute `value` is missing"));
+        return Err(wrong("missing attribute `value`"));
     };
     let parts = attribute::literals(dense, call.module)?;
     let mut parts = parts.into_iter().map(|part| call.g.constant(part));
@@ -108,7 +109,7 @@ fn constant(call: &OpCall) -> Result<Vec<ImportedValue>> {
         .ok_or_else(|| wrong("the elements are not complex"))
 }
 
-/// The op itself on each part; operands that are not complex are those of both.
+/// Applies the op to each part; real operands are used for both.
 fn each_part(call: &OpCall, fold: Option<ComplexReduction>) -> Result<Vec<ImportedValue>> {
     let types = call.results.iter().map(|ty| held(ty)).collect::<Result<Vec<_>>>()?;
     let part = |p: usize| -> Result<Vec<Tensor>> {
@@ -135,7 +136,7 @@ fn each_part(call: &OpCall, fold: Option<ComplexReduction>) -> Result<Vec<Import
     Ok(re.into_iter().zip(im).zip(&types).map(join).collect())
 }
 
-/// Numbers that an op of no complex operands counts.
+/// Returns the index numbers of an op without complex operands (iota).
 fn counted(call: &OpCall) -> Result<RealOrComplex> {
     let sizes = call.operands.iter().map(|v| v.clone().array()).collect::<Result<Vec<_>>>()?;
     Ok(RealOrComplex::real(first(call.on_arrays(sizes, vec![call.ty()?], Vec::new())?)?).widened())
@@ -145,7 +146,7 @@ fn first(made: Vec<Tensor>) -> Result<Tensor> {
     made.into_iter().next().ok_or_else(|| wrong("a result is missing"))
 }
 
-/// Dimensions in front are new.
+/// Imports `broadcast`: new leading dimensions.
 fn broadcast(call: &OpCall) -> Result<RealOrComplex> {
     let (x, shape) = (call.number(0)?, call.ty()?.shape);
     let dims: Vec<usize> = (shape.rank().saturating_sub(x.rank())..shape.rank()).collect();
@@ -166,11 +167,11 @@ fn convert(call: &OpCall) -> Result<RealOrComplex> {
     })
 }
 
-/// Products of the parts by the op itcall.
+/// Computes complex products by applying the op to the parts.
 fn bilinear(call: &OpCall) -> Result<RealOrComplex> {
     let (x, y, ty) = (call.number(0)?, call.number(1)?, call.ty()?);
     let of = |a: &Tensor, b: &Tensor| {
-        // Those of `dynamic_conv` say more.
+        // `dynamic_conv` has more operands.
         let more = call.operands[2..].iter().map(|v| v.clone().array()).collect::<Result<Vec<_>>>()?;
         let all = [a.clone(), b.clone()].into_iter().chain(more).collect();
         first(call.on_arrays(all, vec![ty.clone()], Vec::new())?)
@@ -185,11 +186,11 @@ fn bilinear(call: &OpCall) -> Result<RealOrComplex> {
     })
 }
 
-/// Equality of both parts; order by the real part, then by the imaginary one.
+/// Compares: equality of both parts; order by the real part, then the imaginary part.
 fn compare(call: &OpCall) -> Result<RealOrComplex> {
     let (x, y) = (call.number(0)?, call.number(1)?);
     let Some(Attribute::Keyword(_, direction)) = find(&call.op.attributes, "comparison_direction") else {
-        return Err(wrong("the attribute `comparison_direction` is missing"));
+        return Err(wrong("missing attribute `comparison_direction`"));
     };
     let order = |less: fn(&Tensor, &Tensor) -> Tensor, last: fn(&Tensor, &Tensor) -> Tensor| {
         let tie = x.re.equal(&y.re);
@@ -202,11 +203,11 @@ fn compare(call: &OpCall) -> Result<RealOrComplex> {
         "LE" => order(Tensor::less, Tensor::less_equal),
         "GT" => order(Tensor::greater, Tensor::greater),
         "GE" => order(Tensor::greater, Tensor::greater_equal),
-        other => return Err(wrong(format!("there is no relation `{other}`"))),
+        other => return Err(wrong(format!("unknown comparison direction `{other}`"))),
     }))
 }
 
-/// The later of two in the order of [`compare`].
+/// Returns the larger of two numbers in the order of [`compare`].
 pub(super) fn larger(x: &RealOrComplex, y: &RealOrComplex) -> RealOrComplex {
     let tie = x.re.equal(&y.re);
     let first = x.re.greater(&y.re).or(&tie.and(&x.imag().greater_equal(&y.imag())));

@@ -1,4 +1,4 @@
-//! Programs of several devices: groups that exchange arrays, what each device computes by itself, how arrays lie on them.
+//! Imports multi-device programs: collectives, manual computations and shardings.
 
 pub(super) mod groups;
 mod manual_computation;

@@ -1,5 +1,5 @@
-//! How the arguments and results of a program lie on several devices: on the axes of its mesh (Shardy), or of one that GSPMD's
-//! texts fit. What axes cannot say is left out: a sharding changes no value.
+//! Imports argument and result shardings: Shardy mesh axes, or GSPMD strings converted to mesh axes. Shardings that
+//! axes cannot express are dropped, since a sharding changes no value.
 
 use crate::device_sharding::DeviceSharding;
 use crate::import::attribute::device_count;
@@ -8,10 +8,10 @@ use crate::syntax::{Attribute, MlirFunction, MlirModule, NamedAttributes, closed
 use systole_base::{Result, TensorType};
 use systole_ir::{Graph, Mesh, Sharding, Shardings};
 
-/// Attributes and the type of each array that holds an argument or a result.
+/// Attributes and type of each array that holds an argument or a result.
 type ArrayAnnotations<'a> = Vec<(&'a NamedAttributes, TensorType)>;
 
-/// `None`: the program is for one device, or says nothing.
+/// Returns the shardings of a module; `None` if the program is for one device or has none.
 pub(crate) fn of(
     module: &MlirModule,
     main: &MlirFunction,
@@ -45,7 +45,7 @@ fn held<'a>(
     each.zip(types).collect()
 }
 
-/// Of GSPMD's texts: the axes are the prime factors of the number of devices, in the order that fits all texts.
+/// Converts GSPMD strings: the axes are the prime factors of the number of devices, in an order that fits all strings.
 fn of_texts(
     module: &MlirModule,
     params: &ArrayAnnotations<'_>,
@@ -78,7 +78,7 @@ fn of_texts(
     Ok(None)
 }
 
-/// The least first.
+/// Returns the prime factors, smallest first.
 fn prime_factors(mut n: usize) -> Vec<usize> {
     let (mut all, mut p) = (Vec::new(), 2);
     while n > 1 {

@@ -1,22 +1,22 @@
-//! Parts of stacks of matrices `T[K, M, N]`: blocks, masks and loops over real or complex numbers.
+//! Helpers for matrix decompositions: blocks, masks and loops over stacks of real or complex matrices `T[K, M, N]`.
 
 use crate::import::complex_number::RealOrComplex;
 use systole_base::{DType, TensorType};
 use systole_ir::{Tensor, control_builders};
 
-/// `T[B…, M, N] → T[K, M, N]`
+/// Reshapes `T[B…, M, N] → T[K, M, N]`.
 pub(super) fn stacked(x: &RealOrComplex) -> RealOrComplex {
     let n = x.rank();
     let lead: usize = x.shape()[..n - 2].iter().product();
     x.reshape(&[lead, x.shape()[n - 2], x.shape()[n - 1]])
 }
 
-/// `x[:, rows, columns]`
+/// Returns `x[:, rows, columns]`.
 pub(super) fn block(x: &RealOrComplex, rows: (usize, usize), columns: (usize, usize)) -> RealOrComplex {
     x.slice_dim(1, rows.0, rows.1).slice_dim(2, columns.0, columns.1)
 }
 
-/// `[[a, b], [c, d]]`; `None` are zeros.
+/// Returns `[[a, b], [c, d]]`; `None` means zeros.
 pub(super) fn joined(
     a: &RealOrComplex,
     b: Option<&RealOrComplex>,
@@ -31,41 +31,41 @@ pub(super) fn joined(
     beside(&top, &beside(c, d, 2), 1)
 }
 
-/// Two joined along a dimension.
+/// Concatenates two arrays along a dimension.
 pub(super) fn beside(a: &RealOrComplex, b: &RealOrComplex, dim: usize) -> RealOrComplex {
     RealOrComplex::concatenate(&[a, b], dim).unwrap_or_else(|| a.clone())
 }
 
-/// `→ i32[M, N]`: the number of the row (`dim` 0) or of the column.
+/// Returns `i32[M, N]`: the row index (`dim` 0) or the column index.
 pub(super) fn places(like: &RealOrComplex, dim: usize) -> Tensor {
     let n = like.rank();
     let shape = [like.shape()[n - 2], like.shape()[n - 1]];
     like.g().iota(TensorType::new(DType::I32, shape), dim)
 }
 
-/// What `keep: bool[M, N]` names, else zeros.
+/// Keeps the elements selected by `keep: bool[M, N]`, zeros elsewhere.
 pub(super) fn masked(x: &RealOrComplex, keep: &Tensor) -> RealOrComplex {
     x.map(|t| keep.select(t, &t.scalar_like(0.0)))
 }
 
-/// The part on and below the diagonal, or only below it.
+/// Returns the lower triangle, with or without the diagonal.
 pub(super) fn lower(x: &RealOrComplex, with_diagonal: bool) -> RealOrComplex {
     let (rows, columns) = (places(x, 0), places(x, 1));
     masked(x, &if with_diagonal { rows.greater_equal(&columns) } else { rows.greater(&columns) })
 }
 
-/// With ones on the diagonal.
+/// Sets the diagonal to ones.
 pub(super) fn with_unit_diagonal(x: &RealOrComplex) -> RealOrComplex {
     let here = places(x, 0).equal(&places(x, 1));
     let re = here.select(&x.re.scalar_like(1.0), &x.re);
     RealOrComplex { re, im: x.im.as_ref().map(|t| here.select(&t.scalar_like(0.0), t)) }
 }
 
-/// Terms of a sum up to which a product of small matrices is sums of columns times rows.
+/// Up to this inner dimension, small products are sums of columns times rows.
 const FEW_TERMS: usize = 4;
 
-/// `a: T[K, M, L], b: T[K, L, N] → T[K, M, N]`: of few terms as one element-wise program, without a product of its own for each
-/// of the K.
+/// Multiplies `a: T[K, M, L], b: T[K, L, N] → T[K, M, N]`; with a small L as one element-wise program instead of a
+/// batched dot.
 pub(super) fn small_product(a: &RealOrComplex, b: &RealOrComplex) -> RealOrComplex {
     let terms = a.shape()[2];
     if terms == 0 || terms > FEW_TERMS {
@@ -77,12 +77,12 @@ pub(super) fn small_product(a: &RealOrComplex, b: &RealOrComplex) -> RealOrCompl
     (1..terms).fold(term(0), |sum, k| sum.add(&term(k)))
 }
 
-/// The conjugate with rows and columns exchanged.
+/// Returns the conjugate transpose.
 pub(super) fn adjoint(x: &RealOrComplex) -> RealOrComplex {
     x.transposed().conj()
 }
 
-/// A block at row and column `at` of further zeros.
+/// Pads a block with zero rows and columns.
 pub(super) fn padded(x: &RealOrComplex, rows: (usize, usize), columns: (usize, usize)) -> RealOrComplex {
     x.map(|t| {
         let low = [0, rows.0 as i64, columns.0 as i64];
@@ -90,19 +90,19 @@ pub(super) fn padded(x: &RealOrComplex, rows: (usize, usize), columns: (usize, u
     })
 }
 
-/// Column `j: i32[]` of `T[K, M, N]`, as `T[K, M, 1]`.
+/// Returns column `j: i32[]` of `T[K, M, N]`, as `T[K, M, 1]`.
 pub(super) fn column(x: &RealOrComplex, j: &Tensor) -> RealOrComplex {
     let zero = j.scalar_like(0.0);
     x.map(|t| t.dynamic_slice(&[&zero, &zero, j], &[t.shape()[0], t.shape()[1], 1]))
 }
 
-/// Row `j: i32[]` of `T[K, M, N]`, as `T[K, 1, N]`.
+/// Returns row `j: i32[]` of `T[K, M, N]`, as `T[K, 1, N]`.
 pub(super) fn row(x: &RealOrComplex, j: &Tensor) -> RealOrComplex {
     let zero = j.scalar_like(0.0);
     x.map(|t| t.dynamic_slice(&[&zero, j, &zero], &[t.shape()[0], 1, t.shape()[2]]))
 }
 
-/// [`flow::fori_loop`] over numbers.
+/// [`flow::fori_loop`] with real or complex carried values.
 pub(super) fn repeated(
     n: usize,
     init: &[RealOrComplex],

@@ -1,5 +1,5 @@
-//! L and U with exchanged rows as LAPACK's getrf has them: column by column in panels; the rest of the matrix takes a panel at
-//! once, by a triangular system and a product.
+//! Imports LU decomposition with partial pivoting, like LAPACK's getrf: columns within panels; each panel updates the
+//! rest of the matrix with a triangular solve and a product.
 //!
 //! Source: Golub and Van Loan, 3.4 and 3.6.
 
@@ -11,20 +11,20 @@ use systole_ir::Tensor;
 
 /// Columns of a panel.
 const PANEL: usize = 32;
-/// Panels of a matrix; larger ones have larger panels.
+/// Maximum number of panels; larger matrices use larger panels.
 const MOST_PANELS: usize = 128;
 
-/// What becomes of `a: T[K, M, N]`.
+/// Factors of `a: T[K, M, N]`.
 pub(super) struct LuFactors {
     /// `T[K, M, N]`: U on and above the diagonal, L below it.
     pub(super) whole: RealOrComplex,
-    /// `i32[K, min(M, N)]`: the row that each row was exchanged with.
+    /// Pivots `i32[K, min(M, N)]`: the row that each row was swapped with.
     pub(super) pivots: Tensor,
-    /// `i32[K, M]`: which row of `a` each row was.
+    /// Row permutation `i32[K, M]`: which row of `a` each row was.
     pub(super) order: Tensor,
 }
 
-/// Of a matrix that has elements.
+/// Decomposes a non-empty matrix.
 pub(super) fn decomposed(a: &RealOrComplex) -> LuFactors {
     let least = a.shape()[1].min(a.shape()[2]);
     by_panels(a, PANEL.max(least.div_ceil(MOST_PANELS)))
@@ -58,12 +58,12 @@ fn by_panels(a: &RealOrComplex, most: usize) -> LuFactors {
     }
 }
 
-/// `T[K, M] → T[K, M, 1]`
+/// Reshapes `T[K, M] → T[K, M, 1]`.
 fn column_of(x: &Tensor) -> Tensor {
     x.reshape([x.shape()[0], x.shape()[1], 1])
 }
 
-/// `x: T[K, M, N], order: i32[K, M]`: each matrix's rows in its order.
+/// Permutes the rows of each matrix: `x: T[K, M, N], order: i32[K, M]`.
 fn in_order(x: &RealOrComplex, order: &Tensor) -> RealOrComplex {
     let (k, m, n) = (x.shape()[0], x.shape()[1], x.shape()[2]);
     let before = order.builder().iota(order.ty().clone(), 0) * order.scalar_like(m as f64);
@@ -71,7 +71,7 @@ fn in_order(x: &RealOrComplex, order: &Tensor) -> RealOrComplex {
     x.map(|t| t.reshape([k * m, n]).take(&rows).reshape([k, m, n]))
 }
 
-/// `T[K, M, W]`, W at most M: by columns.
+/// Factors a panel `T[K, M, W]`, W at most M, column by column.
 fn panel(a: &RealOrComplex) -> LuFactors {
     let (k, m, width) = (a.shape()[0], a.shape()[1], a.shape()[2]);
     let whole = |shape: [usize; 3], dim| a.g().iota(a.ty().with_shape(shape).with_dtype(DType::I32), dim);
@@ -86,7 +86,8 @@ fn panel(a: &RealOrComplex) -> LuFactors {
     LuFactors { whole: done.first().unwrap_or(a).clone(), pivots, order }
 }
 
-/// Column j: its largest element comes to row j, what is below is divided by it, and the columns to its right follow.
+/// Processes column j: swaps its largest element into row j, divides the elements below by it, and updates the columns
+/// to its right.
 fn step(j: &Tensor, p: &RealOrComplex, pivots: &RealOrComplex, order: &RealOrComplex) -> Vec<RealOrComplex> {
     let with = largest(&column(p, j), j);
     let (p, top) = exchanged(p, j, &with);
@@ -104,7 +105,8 @@ fn step(j: &Tensor, p: &RealOrComplex, pivots: &RealOrComplex, order: &RealOrCom
     vec![next, RealOrComplex::real(own.select(&with, &pivots.re)), order]
 }
 
-/// `x: T[K, M, 1] → i32[K, 1, 1]`: the first row from j on whose element is largest; one that is no number before others.
+/// Returns the pivot row `x: T[K, M, 1] → i32[K, 1, 1]`: the first row from j on with the largest element; NaN counts
+/// as largest.
 fn largest(x: &RealOrComplex, j: &Tensor) -> Tensor {
     let size = x.im.as_ref().map_or(x.re.abs(), |im| &x.re.abs() + &im.abs());
     let size = size.equal(&size).select(&size, &size.scalar_like(f64::INFINITY));
@@ -116,7 +118,7 @@ fn largest(x: &RealOrComplex, j: &Tensor) -> Tensor {
     size.equal(&most).select(&rows, &rows.scalar_like(x.shape()[1] as f64)).reduce_min(&[1, 2]).reshape(one)
 }
 
-/// `x: T[K, M, W]` with rows j and `with: i32[K, 1, 1]` exchanged, and row j of it.
+/// Swaps rows j and `with: i32[K, 1, 1]` of `x: T[K, M, W]`; also returns row j.
 fn exchanged(x: &RealOrComplex, j: &Tensor, with: &Tensor) -> (RealOrComplex, RealOrComplex) {
     let shape = x.shape().clone();
     let wide = |t: &Tensor| t.broadcast_to(&shape);

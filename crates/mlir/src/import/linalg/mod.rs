@@ -1,5 +1,5 @@
-//! Decompositions and triangular systems, written by StableHLO's own ops so that most of the work is in `dot_general`; and
-//! the calls that JAX writes for QR, LU and eigenvalues on a platform that it does not know.
+//! Imports matrix decompositions and triangular solves as StableHLO ops, with most of the work in `dot_general`; also
+//! the custom calls that JAX emits for QR, LU and eigenvalues on unknown platforms.
 
 mod blocks;
 mod cholesky;
@@ -32,10 +32,10 @@ pub(super) const OPERATIONS: &[OpImport] = &[
     call("Eigh", ImportRule::Values(|c| eigen(&c.number(0)?, text(c.op, "backend_config")))),
 ];
 
-/// Matrices of floats.
+/// Checks that the operand is an array of float matrices.
 fn matrices(x: &RealOrComplex) -> Result<()> {
     if x.rank() < 2 || !x.ty().dtype.is_float() {
-        return Err(wrong(format!("(I1) {} is no array of matrices of floats", x.ty())));
+        return Err(wrong(format!("(I1) expected an array of float matrices, got {}", x.ty())));
     }
     Ok(())
 }
@@ -44,13 +44,13 @@ fn square(x: &RealOrComplex, label: &str) -> Result<()> {
     matrices(x)?;
     let sizes = &x.shape()[x.rank() - 2..];
     if sizes[0] != sizes[1] {
-        let what = format!("({label}) the matrices are {} by {}, not square", sizes[0], sizes[1]);
+        let what = format!("({label}) the matrices must be square, got {} by {}", sizes[0], sizes[1]);
         return Err(wrong(what));
     }
     Ok(())
 }
 
-/// The computation in at least f32, where there is anything to compute.
+/// Computes in at least f32, and skips empty arrays.
 fn in_f32(x: &RealOrComplex, to: &[usize], f: impl FnOnce(&RealOrComplex) -> RealOrComplex) -> RealOrComplex {
     let dtype = x.ty().dtype;
     let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
@@ -78,14 +78,18 @@ fn solve(op: &Operation, a: &RealOrComplex, b: &RealOrComplex) -> Result<Vec<Imp
     let (n, m) = (a.rank(), b.rank());
     let side = if left { m - 2 } else { m - 1 };
     if n != m || a.shape()[..n - 2] != b.shape()[..m - 2] || a.shape()[n - 1] != b.shape()[side] {
-        return Err(wrong(format!("(C3) the systems {} do not fit the sides {}", a.ty(), b.ty())));
+        return Err(wrong(format!(
+            "(C3) the matrices {} do not match the right-hand sides {}",
+            a.ty(),
+            b.ty()
+        )));
     }
     let (turn, conjugate) = match find(&op.attributes, "transpose_a") {
         None => (false, false),
         Some(Attribute::Keyword(_, word)) if word == "NO_TRANSPOSE" => (false, false),
         Some(Attribute::Keyword(_, word)) if word == "TRANSPOSE" => (true, false),
         Some(Attribute::Keyword(_, word)) if word == "ADJOINT" => (true, true),
-        Some(other) => return Err(wrong(format!("there is no transpose_a {other:?}"))),
+        Some(other) => return Err(wrong(format!("unknown transpose_a {other:?}"))),
     };
     if b.ty().elements() == 0 {
         return Ok(vec![b.clone().into()]);
@@ -113,7 +117,7 @@ fn solve(op: &Operation, a: &RealOrComplex, b: &RealOrComplex) -> Result<Vec<Imp
     ])
 }
 
-/// `Qr`: R and the reflectors in one array, and τ.
+/// Imports `Qr`: R and the reflectors in one array, and τ.
 fn decomposed(a: &RealOrComplex) -> Result<Vec<ImportedValue>> {
     matrices(a)?;
     let n = a.rank();
@@ -130,7 +134,7 @@ fn decomposed(a: &RealOrComplex) -> Result<Vec<ImportedValue>> {
     Ok(vec![whole.into(), taus.into()])
 }
 
-/// `LuDecomposition`: L and U in one array, the row that each row was exchanged with, and the order of rows that comes of it.
+/// Imports `LuDecomposition`: L and U in one array, the pivots, and the resulting row permutation.
 ///
 /// Source: JAX's rule for TPUs.
 fn factored(a: &RealOrComplex) -> Result<Vec<ImportedValue>> {
@@ -156,14 +160,14 @@ fn factored(a: &RealOrComplex) -> Result<Vec<ImportedValue>> {
     ])
 }
 
-/// `ProductOfElementaryHouseholderReflectors`
+/// Imports `ProductOfElementaryHouseholderReflectors`.
 fn reflected(a: &RealOrComplex, taus: &RealOrComplex) -> Result<Vec<ImportedValue>> {
     matrices(a)?;
     let n = a.rank();
     let count = taus.shape().last().copied().unwrap_or(0);
     let fits = taus.rank() + 1 == n && taus.shape()[..n - 2] == a.shape()[..n - 2];
     if !fits || count > a.shape()[n - 1] || count > a.shape()[n - 2] || a.shape()[n - 1] > a.shape()[n - 2] {
-        return Err(wrong(format!("the factors {} do not fit the reflectors {}", taus.ty(), a.ty())));
+        return Err(wrong(format!("the factors {} do not match the reflectors {}", taus.ty(), a.ty())));
     }
     if a.ty().elements() == 0 {
         return Ok(vec![a.clone().into()]);
@@ -175,8 +179,8 @@ fn reflected(a: &RealOrComplex, taus: &RealOrComplex) -> Result<Vec<ImportedValu
     Ok(vec![in_f32(a, &shape, |a| qr::product(a, &taus)).into()])
 }
 
-/// `Eigh`: eigenvectors and eigenvalues. The call's configuration is `lower,sorted,sweeps,tolerance`; sweeps go on until
-/// rounding is all that is left.
+/// Imports `Eigh`: eigenvectors and eigenvalues. The call's configuration is `lower,sorted,sweeps,tolerance`; sweeps
+/// run until only rounding errors remain.
 ///
 /// Source: XLA's `EighExpander`.
 fn eigen(a: &RealOrComplex, config: Option<&str>) -> Result<Vec<ImportedValue>> {
@@ -186,7 +190,9 @@ fn eigen(a: &RealOrComplex, config: Option<&str>) -> Result<Vec<ImportedValue>> 
     let said = |i: usize| match words.get(i) {
         Some(&"0" | &"false") => Ok(false),
         Some(&"1" | &"true") => Ok(true),
-        _ => Err(wrong(format!("the configuration `{config}` of Eigh does not begin with `lower,sorted`"))),
+        _ => Err(wrong(format!(
+            "invalid Eigh configuration `{config}`: expected it to start with `lower,sorted`"
+        ))),
     };
     let (from_lower, sorted) = (said(0)?, said(1)?);
     let (shape, dtype) = (a.shape().to_vec(), a.ty().dtype);

@@ -1,5 +1,5 @@
-//! Q and R as LAPACK's geqrf and orgqr have them: reflectors `I − τ v vᴴ`, made column by column in panels; the rest of the
-//! matrix takes a panel's reflectors at once, `I − V T Vᴴ`.
+//! Imports QR decomposition like LAPACK's geqrf and orgqr: Householder reflectors `I − τ v vᴴ` by columns within
+//! panels; each panel updates the rest of the matrix at once, `I − V T Vᴴ`.
 //!
 //! Source: Schreiber and Van Loan, "A Storage-Efficient WY Representation", 1989; LAPACK's conventions.
 
@@ -12,10 +12,10 @@ use systole_ir::Tensor;
 
 /// Columns of a panel.
 const PANEL: usize = 32;
-/// Panels of a matrix; larger ones have larger panels.
+/// Maximum number of panels; larger matrices use larger panels.
 const MOST_PANELS: usize = 128;
 
-/// `a: T[K, M, N] → (T[K, M, N], T[K, 1, min(M, N)])`: R on and above the diagonal, reflectors below it; τ.
+/// Decomposes `a: T[K, M, N] → (T[K, M, N], T[K, 1, min(M, N)])`: R on and above the diagonal, reflectors below it; τ.
 pub(super) fn decomposed(a: &RealOrComplex) -> (RealOrComplex, Option<RealOrComplex>) {
     by_panels(a, panel_width(a.shape()[1].min(a.shape()[2])))
 }
@@ -34,7 +34,7 @@ fn by_panels(a: &RealOrComplex, most: usize) -> (RealOrComplex, Option<RealOrCom
     if width == n {
         return (panel, Some(taus));
     }
-    // Qᴴ = I − V Tᴴ Vᴴ on the columns beside it.
+    // Applies Qᴴ = I − V Tᴴ Vᴴ to the columns after the panel.
     let (v, t) = (reflectors(&panel), together(&panel, &taus));
     let beside_it = block(a, (0, m), (width, n));
     let rest = beside_it.sub(&v.matmul(&adjoint(&t).matmul(&adjoint(&v).matmul(&beside_it))));
@@ -49,7 +49,7 @@ fn by_panels(a: &RealOrComplex, most: usize) -> (RealOrComplex, Option<RealOrCom
     (whole, Some(more.map_or(taus.clone(), |more| beside(&taus, &more, 2))))
 }
 
-/// `T[K, M, W]`, W at most M: by columns.
+/// Factors a panel `T[K, M, W]`, W at most M, column by column.
 fn panel(a: &RealOrComplex) -> (RealOrComplex, RealOrComplex) {
     let width = a.shape()[2];
     let (rows, columns) = (places(a, 0), places(a, 1));
@@ -79,7 +79,7 @@ fn panel(a: &RealOrComplex) -> (RealOrComplex, RealOrComplex) {
     (done.next().unwrap_or_else(|| a.clone()), done.next().unwrap_or_else(|| a.clone()))
 }
 
-/// The reflector that leaves `beta` of what lies at and below row j of a column `T[K, M, 1]`: beta, τ and v.
+/// Computes the reflector that maps the elements of a column `T[K, M, 1]` at and below row j to `beta`: beta, τ and v.
 fn reflector(x: &RealOrComplex, rows: &Tensor, j: &Tensor) -> (RealOrComplex, RealOrComplex, RealOrComplex) {
     let alpha = masked(x, &rows.equal(j)).sum(&[1, 2]).map(|t| t.reshape([t.shape()[0], 1, 1]));
     let under = masked(x, &rows.greater(j));
@@ -92,7 +92,7 @@ fn reflector(x: &RealOrComplex, rows: &Tensor, j: &Tensor) -> (RealOrComplex, Re
     let norm = &squares.sqrt() * &scale;
     let beta = copysign(&norm, &alpha.re);
     let beta = -&beta;
-    // Nothing to do: what is below is zero and the head real.
+    // Nothing to do: the elements below are zero and the head is real.
     let idle = size(&under).equal(&zero).and(&alpha.imag().equal(&zero));
     let safe = idle.select(&beta.scalar_like(1.0), &beta);
     let tau_re = idle.select(&zero, &(&(&beta - &alpha.re) / &safe));
@@ -109,15 +109,15 @@ fn reflector(x: &RealOrComplex, rows: &Tensor, j: &Tensor) -> (RealOrComplex, Re
     (beta, tau, RealOrComplex { re, im: v.im })
 }
 
-/// The vectors of a panel: ones on the diagonal, zeros above it.
+/// Returns the vectors of a panel: ones on the diagonal, zeros above it.
 fn reflectors(panel: &RealOrComplex) -> RealOrComplex {
     with_unit_diagonal(&lower(panel, true))
 }
 
-/// T with `H₁ H₂ … = I − V T Vᴴ`: `(I + D S)⁻¹ D`, where S is what lies above the diagonal of VᴴV and D holds τ.
+/// Returns T with `H₁ H₂ … = I − V T Vᴴ`: `(I + D S)⁻¹ D`, where S is the upper triangle of VᴴV and D holds τ.
 fn together(panel: &RealOrComplex, taus: &RealOrComplex) -> RealOrComplex {
     let v = reflectors(panel);
-    // Transposed, the system is a lower one: Tᵀ = D (I + Sᵀ D)⁻¹ = (I + D Sᵀ)⁻¹ D.
+    // Transposed, the system is lower triangular: Tᵀ = D (I + Sᵀ D)⁻¹ = (I + D Sᵀ)⁻¹ D.
     let below = lower(&adjoint(&v).matmul(&v).transposed(), false);
     let wide = |x: &RealOrComplex| x.map(|t| t.broadcast_to(below.shape()));
     let here = places(&below, 0).equal(&places(&below, 1));
@@ -125,7 +125,7 @@ fn together(panel: &RealOrComplex, taus: &RealOrComplex) -> RealOrComplex {
     solve_lower(&below.mul(&wide(&taus.transposed())), &diagonal, true).transposed()
 }
 
-/// `a: T[K, M, N], taus: T[K, 1, C] → T[K, M, N]`: the first N columns of H₁ H₂ … H_C.
+/// Computes `a: T[K, M, N], taus: T[K, 1, C] → T[K, M, N]`: the first N columns of H₁ H₂ … H_C.
 pub(super) fn product(a: &RealOrComplex, taus: &RealOrComplex) -> RealOrComplex {
     let (m, n, count) = (a.shape()[1], a.shape()[2], taus.shape()[2]);
     let unit = with_unit_diagonal(&a.zeros_like());

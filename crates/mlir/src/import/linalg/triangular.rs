@@ -1,16 +1,16 @@
-//! Triangular systems: the blocks on the diagonal are inverted, all at once and by halves; the rest is products.
+//! Imports `triangular_solve`: inverts the diagonal blocks, all at once and recursively; the rest is products.
 //!
 //! Source: the StableHLO specification, triangular_solve; Golub and Van Loan, 3.1.
 
 use super::blocks::{beside, block, joined, padded, small_product, with_unit_diagonal};
 use crate::import::complex_number::RealOrComplex;
 
-/// Rows of a block whose inverse is made.
+/// Rows of a block that is inverted.
 const BLOCK: usize = 32;
-/// Blocks on a diagonal; larger matrices have larger ones.
+/// Maximum number of diagonal blocks; larger matrices use larger blocks.
 const MOST_BLOCKS: usize = 128;
 
-/// `l: T[K, N, N], b: T[K, N, M] → T[K, N, M]`: x with l · x = b, where l is what lies on and below the diagonal.
+/// Solves l · x = b for `l: T[K, N, N], b: T[K, N, M] → x: T[K, N, M]`, using the lower triangle of l.
 pub(super) fn solve_lower(l: &RealOrComplex, b: &RealOrComplex, unit: bool) -> RealOrComplex {
     let n = l.shape()[1];
     let mut size = BLOCK.min(n.next_power_of_two());
@@ -33,7 +33,7 @@ pub(super) fn solve_lower(l: &RealOrComplex, b: &RealOrComplex, unit: bool) -> R
     if more == 0 { x } else { x.slice_dim(1, 0, n) }
 }
 
-/// `more` rows and columns with ones on the diagonal.
+/// Adds `more` rows and columns with ones on the diagonal.
 fn with_ones(l: &RealOrComplex, more: usize) -> RealOrComplex {
     let n = l.shape()[1];
     let wide = padded(l, (0, more), (0, more));
@@ -43,7 +43,7 @@ fn with_ones(l: &RealOrComplex, more: usize) -> RealOrComplex {
     RealOrComplex { re: is_new.select(&wide.re.scalar_like(1.0), &wide.re), im: wide.im }
 }
 
-/// The upper half of the rows, then the lower one without what the upper one gives it.
+/// Solves for the upper half of the rows, then for the lower half with the upper half's contribution subtracted.
 fn by_halves(l: &RealOrComplex, b: &RealOrComplex, inverses: &[RealOrComplex], size: usize) -> RealOrComplex {
     let [inverse] = inverses else {
         let half = inverses.len() / 2;
@@ -57,8 +57,8 @@ fn by_halves(l: &RealOrComplex, b: &RealOrComplex, inverses: &[RealOrComplex], s
     inverse.matmul(b)
 }
 
-/// The inverse of a lower triangular matrix whose size is a power of two, of which nothing above the diagonal is read:
-/// `[[a, 0], [c, d]]⁻¹ = [[a⁻¹, 0], [−d⁻¹ c a⁻¹, d⁻¹]]`, where a and d are inverted together.
+/// Inverts a lower triangular matrix with a power-of-two size, ignoring the upper triangle: `[[a, 0], [c, d]]⁻¹ =
+/// [[a⁻¹, 0], [−d⁻¹ c a⁻¹, d⁻¹]]`, where a and d are inverted together.
 pub(super) fn inverse(l: &RealOrComplex) -> RealOrComplex {
     let (lead, n) = (l.shape()[0], l.shape()[1]);
     if n == 1 {

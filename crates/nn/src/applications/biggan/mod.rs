@@ -1,6 +1,7 @@
-//! BigGAN: networks, a step of training, pictures and scores. Options by the names of BigGAN-PyTorch.
+//! BigGAN: networks, training step, image generation, FID and IS. Options are named as in BigGAN-PyTorch.
 //!
-//! Source: Brock, Donahue and Simonyan, "Large Scale GAN Training for High Fidelity Natural Image Synthesis", 2018, and their code.
+//! Source: Brock, Donahue and Simonyan, "Large Scale GAN Training for High Fidelity Natural Image Synthesis", 2018, and
+//! their code.
 
 mod feature_network;
 mod frechet;

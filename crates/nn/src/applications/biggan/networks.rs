@@ -1,5 +1,6 @@
-//! The generator and the discriminator, of layers that every model has. Source: Brock, Donahue and Simonyan 2018, and
-//! BigGAN-PyTorch.
+//! BigGAN's generator and discriminator, built from standard layers.
+//!
+//! Source: Brock, Donahue and Simonyan 2018, and BigGAN-PyTorch.
 
 use super::options::{BigGan, NormStyle, WeightParametrization};
 use crate::layer::activation::Activation;
@@ -17,10 +18,10 @@ fn function(of: Activation) -> LayerSpec {
     activation(serde_json::to_value(of).unwrap_or_default())
 }
 
-/// Height and width where the generator begins.
+/// Height and width of the generator's first feature map.
 const BOTTOM: usize = 4;
 
-/// Layers of one of the networks: how their kernels are normalised and start.
+/// Creates the layers of one network with its weight parametrization and initializer.
 struct NetworkLayers {
     param: WeightParametrization,
     iterations: usize,
@@ -55,7 +56,7 @@ impl NetworkLayers {
         self.of(conv2d(filters, size).padding("same").kernel_initializer(self.init.clone()), name)
     }
 
-    /// A convolution of single pixels without a bias.
+    /// A 1×1 convolution without bias.
     fn projection(&self, filters: usize, name: &str) -> LayerSpec {
         self.of(conv2d(filters, 1).use_bias(false).kernel_initializer(self.init.clone()), name)
     }
@@ -68,7 +69,7 @@ impl NetworkLayers {
         embedding(rows, width).embeddings_initializer(self.init.clone())
     }
 
-    /// SAGAN's: each pixel sees all, at half the resolution; it begins as if it were not there.
+    /// SAGAN's self-attention: all pixels attend to keys at half the resolution; its contribution starts at 0.
     fn attention(&self, x: &Symbol, channels: usize, side: usize, name: &str) -> Symbol {
         let named = |part: &str| format!("{name}_{part}");
         let few = (channels / 8).max(1);
@@ -89,7 +90,7 @@ impl NetworkLayers {
     }
 }
 
-/// What the generator's blocks have in common.
+/// Shared state for building the generator's blocks.
 struct GeneratorBuilder<'a> {
     options: &'a BigGan,
     kernels: NetworkLayers,
@@ -98,7 +99,7 @@ struct GeneratorBuilder<'a> {
 }
 
 impl GeneratorBuilder<'_> {
-    /// Batch normalisation with gain 1 + W_g y and shift W_b y.
+    /// Conditional batch normalization with gain 1 + W_g y and shift W_b y.
     fn conditional(&self, x: &Symbol, condition: Option<&Symbol>, channels: usize, name: &str) -> Symbol {
         let named = |part: &str| format!("{name}_{part}");
         let normal = match self.options.norm_style {
@@ -127,7 +128,7 @@ impl GeneratorBuilder<'_> {
         let h = up(h, "up").apply(self.kernels.conv(to, 3, &named("conv1")));
         let h = nl(self.conditional(&h, condition, to, &named("bn2")), "nl2");
         let h = h.apply(self.kernels.conv(to, 3, &named("conv2")));
-        // A convolution of pixels and their repetition change places without a difference; this order computes a quarter.
+        // A 1×1 convolution commutes with nearest upsampling; this order computes a quarter.
         let short = up(x.apply(self.kernels.conv(to, 1, &named("conv_sc"))), "up_sc");
         add().name(named("add")).on(&[&h, &short])
     }
@@ -138,10 +139,10 @@ fn normalization_of(options: &BigGan) -> LayerSpec {
 }
 
 impl BigGan {
-    /// The generator: `z: f32[B, noise], y: i32[B] → f32[B, H, W, 3]`, from −1 to 1.
+    /// Builds the generator: `z: f32[B, noise], y: i32[B] → f32[B, H, W, 3]`, from −1 to 1.
     ///
     /// # Errors
-    /// When an option makes no sense.
+    /// If an option is invalid.
     pub fn generator(&self) -> Result<Architecture> {
         self.check()?;
         let (z, y) = (input("z", [self.noise()]), input_of("y", DType::I32, []));
@@ -182,10 +183,10 @@ impl BigGan {
         Architecture::functional(&[z, y], &x)
     }
 
-    /// The discriminator: `image: f32[B, H, W, 3], y: i32[B] → f32[B, 1]`, with a projection of the class.
+    /// Builds the projection discriminator: `image: f32[B, H, W, 3], y: i32[B] → f32[B, 1]`.
     ///
     /// # Errors
-    /// When an option makes no sense.
+    /// If an option is invalid.
     pub fn discriminator(&self) -> Result<Architecture> {
         self.check()?;
         let mut side = self.resolution;
@@ -225,11 +226,11 @@ impl BigGan {
             false => x,
         };
         let inner = if self.D_wide { to } else { from };
-        // The first block takes pixels as they are.
+        // The first block has no activation before its first convolution.
         let h = if i > 0 { nl(x, "nl1") } else { x.clone() };
         let h = nl(&h.apply(kernels.conv(inner, 3, &named("conv1"))), "nl2");
         let h = pool(h.apply(kernels.conv(to, 3, &named("conv2"))), "pool");
-        // Means of pixels and a convolution of them change places without a difference; this order computes a quarter.
+        // A 1×1 convolution commutes with average pooling; this order computes a quarter.
         let short = pool(x.clone(), "pool_sc");
         let short = match from != to || halves {
             true => short.apply(kernels.conv(to, 1, &named("conv_sc"))),
@@ -238,11 +239,11 @@ impl BigGan {
         add().name(named("add")).on(&[&h, &short])
     }
 
-    /// The model that is trained: its own layers are the generator with the running means of its weights, which makes pictures; `G` and
-    /// `D` are the networks that learn.
+    /// Builds the trained model. Its own layers are the EMA generator, which generates images; `G` and `D` are the
+    /// trainable networks.
     ///
     /// # Errors
-    /// When an option makes no sense.
+    /// If an option is invalid.
     pub fn architecture(&self) -> Result<Architecture> {
         let generator = self.generator()?;
         let mut own = generator.clone();
@@ -257,12 +258,12 @@ impl BigGan {
         )
     }
 
-    /// Types of one sample of what the generator takes: noise and a class.
+    /// Types of one sample of the generator's inputs: noise and class.
     pub fn input_types(&self) -> [TensorType; 2] {
         [TensorType::new(DType::F32, [self.noise()]), TensorType::new(DType::I32, [])]
     }
 
-    /// Types of one sample of the data: a picture and its class.
+    /// Types of one sample of the data: image and class.
     pub fn data_types(&self) -> [TensorType; 2] {
         let side = self.resolution;
         [TensorType::new(DType::F32, [side, side, 3]), TensorType::new(DType::I32, [])]

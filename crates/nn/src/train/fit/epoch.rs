@@ -1,4 +1,4 @@
-//! The epochs of a run of `fit` and their steps.
+//! Epoch and step loop of `fit`.
 
 use super::options::{Fit, steps_in};
 use super::run::{FitRun, out_of_data};
@@ -16,7 +16,7 @@ use systole_ir::Result;
 use systole_runtime::{STEPS_IN_FLIGHT, trace};
 
 impl FitRun {
-    /// All epochs that are left.
+    /// Trains all remaining epochs.
     pub(super) fn train(&mut self, model: &mut Model, data: &Dataset, options: &Fit) -> Result<()> {
         self.each(model, &Logs::new(), (0, false), |c, cx| c.on_train_begin(cx))?;
         let (first, start) = (self.steps.epoch, (self.steps.epoch, self.steps.taken));
@@ -54,7 +54,7 @@ impl FitRun {
         self.each(model, &logs, (options.epochs, false), |c, cx| c.on_train_end(cx))
     }
 
-    /// The batches of a pass, which `iter` is at the begin of or in.
+    /// Starts the input pipeline of a pass; `iter` is at its start or in the middle.
     fn feed(&self, model: &Model, options: &Fit, iter: DatasetIter) -> Result<InputPipeline> {
         let epochs = options.epochs.saturating_sub(self.steps.epoch);
         let most = |n: usize| n.saturating_mul(epochs).saturating_sub(self.steps.taken);
@@ -68,7 +68,7 @@ impl FitRun {
         Ok(InputPipeline::start(iter, recipe))
     }
 
-    /// The weights of the end, where they are means. What is said of the model at the end is then measured anew.
+    /// Applies weight averages at the end of the run and repeats the final validation with them.
     fn take_averages(&mut self, model: &mut Model, data: &Dataset, options: &Fit) -> Result<()> {
         let took = model.take_averages()?;
         model.apply_masks()?;
@@ -127,7 +127,7 @@ impl FitRun {
         let at = self.steps.times.elapsed(done, trained);
         report(&progress.end(at, &logs, !self.history.interrupted));
         if self.history.interrupted {
-            // The backup knows nothing of an epoch that is not over.
+            // A backup does not record an unfinished epoch.
             self.back_up(model, false, options.verbose);
             self.history.epochs.push(logs);
             return Ok(());
@@ -158,7 +158,7 @@ impl FitRun {
         let mut done = self.steps.taken;
         let (mut is_ready, mut last) = (false, None);
         while options.steps_per_epoch.is_none_or(|n| done < n) {
-            // Before data are asked for: the time until they come is theirs only while the device has nothing to do.
+            // Before data is requested: waiting for data counts only while the device is idle.
             self.steps.times.take_ends(STEPS_IN_FLIGHT - 1, &mut self.history)?;
             let start = Instant::now();
             let Some(fed) = feed.next() else { break };
@@ -204,7 +204,8 @@ impl FitRun {
         last.map_or(Ok(done), |batch| self.check_loss(model, &batch, false).map(|()| done))
     }
 
-    /// Whether callbacks leave out the next batch of an epoch; otherwise it is kept for those that look at the last one.
+    /// Whether a callback skips the next batch of an epoch; otherwise keeps the batch for callbacks that need the last
+    /// one.
     fn is_left_out(&mut self, epoch: usize, batch: &Batch) -> bool {
         if self.callbacks.iter().any(|c| c.skips(epoch, self.steps.taken)) {
             return true;
@@ -215,7 +216,7 @@ impl FitRun {
         false
     }
 
-    /// Shows a step and has callbacks look at it, where they want that.
+    /// Reports a step and calls callbacks that need it.
     fn look_at_step(
         &mut self,
         model: &mut Model,
@@ -239,11 +240,11 @@ impl FitRun {
         self.each(model, &logs, (progress.epoch, true), |c, cx| c.on_train_batch_end(cx))
     }
 
-    /// Ends training where the loss is not finite, and says why. `exactly`: every step before was looked at.
+    /// Ends training with an explanation if the loss is not finite. `exactly`: whether every earlier step was checked.
     fn check_loss(&mut self, model: &mut Model, batch: &Batch, exactly: bool) -> Result<()> {
         let train = &model.compiled()?.train;
         if self.stop_because.is_none() && !train.losses_are_finite(&model.state)? {
-            // Weights are those before that step, the optimizer's slots are not.
+            // Weights are from before that step, optimizer slots are not.
             let slots = train.optimizer_state(&model.state.trainable)?;
             self.stop_because = Some(model.explain_loss(batch, exactly));
             model.state.optimizer = slots;
@@ -251,7 +252,7 @@ impl FitRun {
         Ok(())
     }
 
-    /// Steps since there were so many batches and samples, which took this time.
+    /// Returns the batches and samples since the given counts, with the elapsed time.
     fn pace_since(&self, (batches, samples): (usize, u64), time: Duration) -> EpochPace {
         let batches = self.steps.taken.saturating_sub(batches) as u64;
         EpochPace { batches, samples: self.history.samples - samples, time }

@@ -1,4 +1,5 @@
-//! The tables of the guides to callbacks and training loops: arguments of `fit` and `compile`, callbacks and their settings.
+//! Generates the tables of the guides to callbacks and training loops: arguments of `fit` and `compile`, callbacks and
+//! their settings.
 
 use super::source::{Item, Source};
 use super::table::{code, table};

@@ -1,4 +1,4 @@
-//! The tables of the guide to models: what there is, its constructor, what it does.
+//! Generates the tables of the model guide: available layers and models, their constructors and descriptions.
 
 use super::source::{Item, Source};
 use super::table::{code, listed, table};

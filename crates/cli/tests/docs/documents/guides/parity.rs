@@ -1,11 +1,12 @@
-//! What is compared with Keras and PyTorch: for each layer its cases in the fixtures, for each architecture and importer its test.
+//! Generates the list of comparisons with Keras and PyTorch: for each layer its fixture cases, for each architecture
+//! and importer its test.
 
 use super::table::{code, table};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use systole_nn::applications::by_name;
 
-/// Layers whose values are drawn, or that add to the loss: tests of what they promise, in a file of `crates/nn/tests`.
+/// Layers with random outputs or with losses: property tests in a file of `crates/nn/tests`.
 const PROMISES: [(&str, &str, &str); 14] = [
     ("ModelOutput", "graphs", "graphs_match_keras"),
     ("RandomCrop", "layers", "pictures_are_changed_by_chance"),
@@ -23,7 +24,7 @@ const PROMISES: [(&str, &str, &str); 14] = [
     ("ActivityRegularization", "rules", "penalties_on_outputs_are_those_of_what_comes_out"),
 ];
 
-/// Weights that are read and written: what they are of, what is compared, tests of `crates/weights/tests/files.rs`.
+/// Imported and exported weight formats: source, comparison, and tests in `crates/weights/tests/files.rs`.
 const IMPORTERS: [(&str, &str, &[&str]); 10] = [
     (
         "ResNet of torchvision, `.pt`",
@@ -82,7 +83,7 @@ fn metadata(fixture: &str, key: &str) -> Vec<Value> {
     serde_json::from_str(text).expect("JSON")
 }
 
-/// Whole networks that are compared with Keras: the classes of each one's layers.
+/// Whole networks compared with Keras: the layer classes of each.
 fn networks() -> Vec<Vec<String>> {
     let small: Value =
         serde_json::from_str(&crate::documents::read("fixtures/keras/applications.json")).expect("JSON");
@@ -101,10 +102,10 @@ fn networks() -> Vec<Vec<String>> {
     small.chain(trained).collect()
 }
 
-/// For each layer how it is compared.
+/// Describes for each layer how it is compared.
 ///
 /// # Panics
-/// Where one is compared with nothing.
+/// If a layer is not compared with anything.
 pub fn of_layers(classes: &[&str]) -> BTreeMap<String, String> {
     let cases = [metadata("layers", "cases"), metadata("sequences", "cases")].concat();
     let networks = networks();
@@ -123,7 +124,7 @@ pub fn of_layers(classes: &[&str]) -> BTreeMap<String, String> {
     classes.iter().map(of_class).collect()
 }
 
-/// A test that is there.
+/// Formats the name of a test after checking that it exists.
 fn named(file: &str, test: &str) -> String {
     assert!(crate::documents::read(file).contains(&format!("fn {test}()")), "{file} has no test {test}");
     code(test)

@@ -1,4 +1,5 @@
-//! What the guides show: TOML is read by the program's own parser, commands by its command line, and both are run.
+//! Tests the examples in the guides: TOML is parsed by the program's own parser, commands by its command line, and both
+//! are run.
 
 use super::{PAGES, page};
 use crate::documents::read;

@@ -1,11 +1,11 @@
-//! Tables of Markdown, and values and types in the words of a configuration.
+//! Markdown tables, and values and types formatted in configuration syntax.
 
 use super::source::Item;
 use serde_json::Value;
 use std::str::FromStr;
 use systole_nn::{Activation, Initializer};
 
-/// A table of rows below a header.
+/// Formats a Markdown table.
 pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let line = |cells: [String; N]| format!("| {} |\n", cells.map(|c| c.replace('|', "\\|")).join(" | "));
     let mut out = line(header.map(str::to_string));
@@ -14,12 +14,12 @@ pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [
     out
 }
 
-/// `` `text` ``.
+/// Formats text as inline code.
 pub fn code(text: &str) -> String {
     format!("`{text}`")
 }
 
-/// A key's cells: name, type, default, meaning. `value` is the default that the program has.
+/// Table cells of a key: name, type, default, description. `value` is the program's default.
 pub fn key(item: &Item, value: Option<&Value>, place: &str) -> [String; 4] {
     let name = &item.name;
     assert!(!item.doc.is_empty(), "{place}: `{name}` has no description");
@@ -48,7 +48,7 @@ pub fn key(item: &Item, value: Option<&Value>, place: &str) -> [String; 4] {
     [code(name), kind(&item.ty, &item.attributes, place), default, meaning.trim_end_matches('.').to_string()]
 }
 
-/// A description and the default that its end names; of a number Keras's is the one, too.
+/// Splits a description from the default named at its end; for numbers, Keras's default also counts.
 fn parted(doc: &str, is_number: bool) -> (&str, Option<&str>) {
     let parts = doc.split_once("Default: ").or_else(|| doc.split_once("Keras: ").filter(|_| is_number));
     match parts {
@@ -57,7 +57,7 @@ fn parted(doc: &str, is_number: bool) -> (&str, Option<&str>) {
     }
 }
 
-/// Whether a description begins with the value.
+/// Whether a description starts with the value.
 fn same(value: &str, said: &str) -> bool {
     let normal =
         |text: &str| text.replace('−', "-").replace('(', "[").replace(')', "]").replace(['`', '"'], "");
@@ -69,7 +69,7 @@ fn same(value: &str, said: &str) -> bool {
     }
 }
 
-/// A value as TOML writes it; activations and initializers by their names where those say all.
+/// Formats a value as TOML; activations and initializers by name if they have no other arguments.
 pub fn written(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("[{}]", items.iter().map(written).collect::<Vec<_>>().join(", ")),
@@ -87,7 +87,7 @@ pub fn written(value: &Value) -> String {
     }
 }
 
-/// The name of an initializer, with its arguments where those are not the usual ones.
+/// Name of an initializer, with its non-default arguments.
 fn initializer(class: &str, value: &Value) -> String {
     let name = snake(class);
     let usual = Initializer::from_str(&name).ok().and_then(|i| serde_json::to_value(i).ok());
@@ -96,7 +96,7 @@ fn initializer(class: &str, value: &Value) -> String {
     arguments.map_or(format!("{name:?}"), |a| format!("{name:?} with {a}"))
 }
 
-/// `GlorotUniform` as `glorot_uniform`.
+/// Converts `GlorotUniform` to `glorot_uniform`.
 pub fn snake(class: &str) -> String {
     let mut name = String::new();
     for c in class.chars() {
@@ -108,7 +108,7 @@ pub fn snake(class: &str) -> String {
     name
 }
 
-/// A type of a key in the words of those who write TOML.
+/// Describes the type of a key for TOML authors.
 fn kind(ty: &str, attributes: &str, place: &str) -> String {
     if attributes.contains("number_or_fraction") {
         return "number, or a fraction as text".into();
@@ -189,7 +189,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
     words.into()
 }
 
-/// The names that serde's message about an unknown one lists.
+/// Names listed in serde's message about an unknown name.
 pub fn listed(message: &str) -> Vec<String> {
     assert!(message.contains("expected"), "{message}");
     message.split('`').skip(1).step_by(2).skip(1).map(str::to_string).collect()

@@ -1,8 +1,8 @@
-//! Forward convolution and gradient w.r.t. the input by tile registers: `x: bf16[B, …, C], kernel → y: [B, …', F]`.
+//! Forward convolution and input gradient on AMX tile registers: `x: bf16[B, …, C], kernel → y: [B, …', F]`.
 //!
-//! The rows of an A tile are neighbouring pixels of a line of the result. Their channels lie at a constant distance,
-//! so for each tap the tile is loaded from the image itself, or from a strip that was copied with explicit zeros.
-//! Phases and strips are those of the other kernels ([`crate::kernels::conv::staging::phases`]).
+//! The rows of an A tile are adjacent pixels of a line of the result. Their channels are a constant distance apart, so
+//! for each tap the tile is loaded from the image itself, or from a strip that was copied with explicit zeros. Phases
+//! and strips are those of the other kernels ([`crate::kernels::conv::staging::phases`]).
 
 use crate::kernel::convolution::is_forward;
 use crate::kernel::{KernelContext, Ptr, with_scratch};
@@ -26,12 +26,13 @@ use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, TensorType};
 
-/// Bytes of a strip of the input, which stays in L2 with the packed filter that it is multiplied by.
+/// Bytes of a strip of the input. It stays in L2 with the packed filter that it is multiplied by.
 const STRIP: usize = 256 << 10;
-/// Most and fewest pixels of a strip.
+/// Maximum and minimum number of pixels of a strip.
 const MOST_PIXELS: usize = 512;
 const FEWEST_PIXELS: usize = 64;
 
+/// AMX kernel of forward convolutions and input gradients; tile rows are lines of pixels.
 pub struct AmxForward {
     unit: &'static StridedKernels,
     staging: Staging,
@@ -41,7 +42,7 @@ pub struct AmxForward {
     groups: Vec<Range<usize>>,
     features: usize,
     bias: bool,
-    /// Widens the bias to f32. `None`: it is f32.
+    /// Widens the bias to f32. `None`: the bias is f32.
     widen: Option<TileFn>,
     /// Elements of an image of the result, and bytes of an element.
     image: usize,
@@ -51,9 +52,9 @@ pub struct AmxForward {
 
 /// Output positions that use the same taps.
 struct AmxPhase {
-    /// Where each run of taps begins in a staged strip, in bytes.
+    /// Start of each run of taps in a staged strip, in bytes.
     runs: Vec<usize>,
-    /// Images, then each dimension: pixels, and bytes from one to the next in the staged strip and in the result.
+    /// Images, then each dimension: number of pixels, and bytes between pixels in the staged strip and in the result.
     dims: SmallVec<[PhaseDim; 4]>,
     /// Byte offset of the phase in an image of the result.
     base: usize,
@@ -66,23 +67,23 @@ struct PhaseDim {
     result: usize,
 }
 
-/// Pixels at a constant distance. Byte offsets of the first one in the staged strip and in the result; the image
-/// within the strip.
+/// Pixels at a constant distance: byte offsets of the first pixel in the staged strip and in the result, and the index
+/// of the image within the strip.
 struct PixelLine {
     staged: usize,
     result: usize,
     image: usize,
 }
 
-/// Lines of equal length, cut into tiles of rows. The last tile of a line ends with the line, so it may overlap the
-/// tile before it.
+/// Lines of equal length, cut into row tiles. The last tile of a line ends with the line, so it may overlap the
+/// previous tile.
 struct PixelLines {
     all: Vec<PixelLine>,
     length: usize,
-    /// Bytes from one pixel to the next.
+    /// Bytes between adjacent pixels.
     staged: usize,
     result: usize,
-    /// Tiles of a line, and rows of each.
+    /// Tiles per line, and rows per tile.
     tiles: usize,
     height: usize,
 }
@@ -131,7 +132,7 @@ impl AmxPhase {
         (phase, PhaseTaps::new(taps, length))
     }
 
-    /// The lines of a strip, as long as constant distances allow; `apart`: none has pixels of two images.
+    /// Divides a strip into lines, as long as constant distances allow. `apart`: no line has pixels of two images.
     fn lines(&self, strip: PixelStrip, apart: bool) -> PixelLines {
         let mut dims = self.dims.clone();
         dims[0].count = strip.images;
@@ -164,19 +165,19 @@ impl AmxPhase {
 }
 
 impl PixelLines {
-    /// Tiles of all lines.
+    /// Number of tiles of all lines.
     fn tiles(&self) -> usize {
         self.all.len() * self.tiles
     }
 
-    /// The line of a tile, its first pixel, and how many of its pixels the tile before has as well.
+    /// Returns the line of a tile, its first pixel, and how many of its pixels the previous tile also covers.
     fn tile(&self, i: usize) -> (&PixelLine, usize, usize) {
         let first = i % self.tiles * self.height;
         let from = first.min(self.length - self.height);
         (&self.all[i / self.tiles], from, first - from)
     }
 
-    /// Whether a tile is the first one of its image.
+    /// Whether a tile is the first tile of its image.
     fn begins(&self, i: usize) -> bool {
         let line = i / self.tiles;
         i.is_multiple_of(self.tiles) && (line == 0 || self.all[line - 1].image != self.all[line].image)
@@ -188,16 +189,16 @@ struct StripPhase<'a> {
     phase: &'a AmxPhase,
     taps: &'a PhaseTaps,
     lines: &'a PixelLines,
-    /// Panels of columns.
+    /// Range of column panels.
     group: Range<usize>,
     /// The staged strip, and the address of the phase in the strip's part of the result.
     a: *mut u8,
     y: *mut u8,
-    /// Statistics of the strip, [`STATISTICS`] numbers for each image and panel.
+    /// Statistics of the strip: [`STATISTICS`] numbers for each image and panel.
     statistics: Ptr,
 }
 
-/// The axes of the input with their phases.
+/// Returns the staged axes of the input with their phases.
 pub fn axes(
     c: &Convolution,
     x: &TensorType,
@@ -209,43 +210,43 @@ pub fn axes(
     (0..d.input_spatial.len()).map(of).collect()
 }
 
-/// How strips of the input are staged: as stored.
+/// Plans how strips of the input are staged: in the stored element type.
 fn stage(
     x: &TensorType,
     axes: &[(StagedAxis, Vec<AxisPhase>)],
     target: CompileTarget,
 ) -> SelectResult<Staging> {
     let channels = x.shape[x.rank() - 1];
-    // In a chunk that is not full, the elements after the last channel are those of the next pixel. They are
-    // multiplied by zero weights, which changes the result where they are infinite or NaN: allowed only with
-    // `target.winograd`.
+    // In a chunk that is not full, the elements after the last channel belong to the next pixel. They are multiplied by
+    // zero weights, which changes the result if they are infinite or NaN: allowed only with `target.winograd`.
     let whole = channels.is_multiple_of(CHUNK);
     if !whole && !target.winograd {
         return Err(
-            "its channels do not fill rows of tiles, and times zero weights others may become NaN (option winograd)".into()
+            "its channels do not fill tile rows, and zero weights may turn infinity into NaN (option winograd)".into()
         );
     }
     let pixels = (STRIP / (2 * channels)).clamp(FEWEST_PIXELS, MOST_PIXELS);
     let own = axes.iter().map(|a| a.0.clone()).collect();
     let staging = Staging::as_stored(x, own, pixels, 1, channels, whole, target.level.vectors());
     if !whole && staging.pitch != channels {
-        return Err("its channels do not fill rows of tiles, and its pixels are not contiguous".into());
+        return Err("its channels do not fill tile rows, and its pixels are not contiguous".into());
     }
     Ok(staging)
 }
 
 impl AmxForward {
-    /// For layers of bf16 on machines with tile registers.
+    /// Creates the kernel for bf16 layers on machines with AMX.
     pub fn new(
         c: &Convolution,
         bias: bool,
         types: [&TensorType; 3],
         target: CompileTarget,
     ) -> SelectResult<AmxForward> {
-        let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
+        let unit = amx::kernels_of(target.level).ok_or("this machine has no AMX tile registers")?;
         AmxForward::with(&unit.spread, c, bias, types, target)
     }
 
+    /// Creates the kernel with the given AMX routines.
     pub(crate) fn with(
         unit: &'static StridedKernels,
         c: &Convolution,
@@ -284,8 +285,8 @@ impl AmxForward {
         })
     }
 
-    /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean. Only
-    /// for convolutions without input dilation.
+    /// Adds two results for each image and feature: the sum, and the sum of squared deviations from the mean. Only for
+    /// convolutions without input dilation.
     pub fn with_statistics(mut self, target: CompileTarget) -> AmxForward {
         let inner: usize = self.phases[0].dims[2..].iter().map(|d| d.count).product();
         let parts = self.staging.strips_of_image().map(|s| s.rows * inner).collect();
@@ -293,7 +294,7 @@ impl AmxForward {
         self
     }
 
-    /// Products of a tile of rows and one of columns.
+    /// Number of products of a row tile and a column tile.
     pub fn products(&self) -> usize {
         let strip = self.staging.strip(0);
         let of = |(phase, taps): (&AmxPhase, &PhaseTaps)| {
@@ -302,7 +303,7 @@ impl AmxForward {
         self.phases.iter().zip(&self.filter.taps).map(of).sum::<usize>() * self.staging.strips()
     }
 
-    /// One task: a group of panels of one strip.
+    /// Runs one task: a group of panels of one strip.
     unsafe fn strip(&self, task: usize, to: &StripArrays) {
         let group = self.groups[task / self.staging.strips()].clone();
         let strip = self.staging.strip(task % self.staging.strips());
@@ -312,7 +313,7 @@ impl AmxForward {
             if self.statistics.is_some() { strip.images * group.len() * STATISTICS * 4 } else { 0 };
         with_scratch(staged + measured, |scratch| {
             let statistics = Ptr(scratch.wrapping_add(staged));
-            // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
+            // SAFETY: operands have the shapes of `new`, scratch has the layout above, tasks write disjoint parts.
             unsafe {
                 let a = self.staging.load(to.x.at(0), strip, 0, scratch);
                 if a == scratch.cast_const() {
@@ -346,10 +347,10 @@ impl AmxForward {
         });
     }
 
-    /// Computes one phase of a strip: two tiles of rows by a panel, up to two tiles of columns, in each call.
+    /// Computes one phase of a strip: each call multiplies two row tiles by a panel of up to two column tiles.
     unsafe fn phase(&self, w: &StripPhase<'_>, to: &StripArrays, prefetch: &mut SoftwarePrefetch) {
         let &StripPhase { phase, taps, lines, a, .. } = w;
-        // SAFETY: the unit is this machine's.
+        // SAFETY: the AMX kernels were chosen for this machine.
         unsafe { (self.unit.configure)(lines.height) };
         for first in (0..lines.tiles()).step_by(2) {
             let two = first + 1 < lines.tiles();
@@ -390,7 +391,7 @@ impl AmxForward {
         }
     }
 
-    /// The destination of a tile of rows by a panel of columns.
+    /// Returns the destination of a row tile times a panel of columns.
     fn rows(&self, w: &StripPhase<'_>, tile: usize, panel: usize) -> TileRowOutput {
         let (line, from, skip) = w.lines.tile(tile);
         let at = line.result + from * w.lines.result + self.filter.panels[panel].start * self.element;
@@ -406,7 +407,7 @@ impl AmxForward {
         }
     }
 
-    /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
+    /// Returns the prefetch of the input of task `task`, this thread's next one, while it computes `group`.
     fn next(&self, task: usize, group: &Range<usize>, x: *const u8) -> SoftwarePrefetch {
         let strips = self.staging.strips();
         if task >= strips * self.groups.len() {

@@ -1,4 +1,4 @@
-//! Convolutions by AMX tile registers whose tile rows are lines of pixels.
+//! Convolutions on AMX tile registers; a tile row is a line of pixels.
 
 pub mod filter;
 pub mod forward;

@@ -1,5 +1,7 @@
-//! Convolutions by tile registers against plain loops. Operands are small integers, so results must be equal. Tests
-//! run on emulated tile registers everywhere, and on those of the machine where it has them.
+//! Tests of AMX, small-image and depthwise convolutions against plain loops.
+//!
+//! Operands are small integers, so results must be equal. Tests run on emulated tile registers on every machine, and on
+//! the machine's own tile registers if it has them.
 
 use crate::kernel::convolution::is_forward;
 use crate::kernel::{Io, Kernel, KernelContext};
@@ -18,7 +20,7 @@ use systole_ir::{DType, GraphBuilder, Literal, LiteralBuilder, Op, Scalar, Tenso
 /// A convolution, and the types of input, filter and result.
 type Case = (Convolution, [TensorType; 3]);
 
-/// A bf16 layer, and the convolutions that are its two gradients.
+/// Returns a bf16 layer, and the convolutions that are its two gradients.
 fn cases(x: &[usize], k: &[usize], op: &Convolution) -> Vec<Case> {
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::new(DType::BF16, x), "x");
@@ -69,7 +71,7 @@ fn run(kernel: &dyn Kernel, threads: usize, inputs: &[&Literal], results: &[&Ten
     outputs
 }
 
-/// The result of a convolution of integers, which is exact.
+/// Returns the result of a convolution of integers, which is exact.
 fn sums((c, [x, k, y]): &Case, a: &[f32], b: &[f32]) -> Vec<f32> {
     let wide = |t: &TensorType| t.with_dtype(DType::F32);
     let [x, k, y] = [wide(x), wide(k), wide(y)];
@@ -86,7 +88,7 @@ fn units() -> impl Iterator<Item = &'static amx::AmxKernels> {
     std::iter::once(&amx::EMULATED).chain(amx::kernels_of(Level::best()))
 }
 
-/// Checks a convolution with bf16 and f32 results, with a bias and statistics where it may have them.
+/// Checks a convolution with bf16 and f32 results, with a bias and statistics if it supports them.
 fn check(case: &Case, seed: u64, what: &str) {
     let mut s = RandomStream::new(seed, 2, 3);
     let (c, [x, k, y]) = case;
@@ -113,7 +115,7 @@ fn check(case: &Case, seed: u64, what: &str) {
                     for threads in if i == 0 { 3..4 } else { 1..4 } {
                         let got = numbers(dtype, &run(kernel, threads, inputs, &[&y])[0]);
                         let differs = got.iter().zip(want).position(|(a, b)| a != b);
-                        assert_eq!(differs, None, "{what}, {level:?}, {dtype}: the element that differs");
+                        assert_eq!(differs, None, "{what}, {level:?}, {dtype}: an element differs");
                     }
                 };
                 let (t, spread) = (target(level), &unit.spread);
@@ -160,10 +162,14 @@ fn check_moments(kernel: &dyn Kernel, inputs: [&Literal; 2], y: &[f32], ty: &Ten
             let square: f64 = all.iter().map(|x| (x - sum / count).powi(2)).sum();
             let size: f64 = all.iter().map(|x| x.abs()).sum();
             let at = image * features + f;
-            assert!((f64::from(sums[at]) - sum).abs() <= 4e-6 * size, "{what}: {} not {sum}", sums[at]);
+            assert!(
+                (f64::from(sums[at]) - sum).abs() <= 4e-6 * size,
+                "{what}: got {}, expected {sum}",
+                sums[at]
+            );
             assert!(
                 (f64::from(squares[at]) - square).abs() <= 1e-5 * (square + sum * sum / count / 1e4),
-                "{what}: {} not {square}",
+                "{what}: got {}, expected {square}",
                 squares[at]
             );
         }

@@ -1,8 +1,7 @@
-//! Forward convolution and gradient w.r.t. the input by tile registers, for small images: `x: bf16[B, …, C], kernel →
-//! y: [B, …', F]`.
+//! Forward convolution and input gradient of small images on AMX: `x: bf16[B, …, C], kernel → y: [B, …', F]`.
 //!
-//! The rows of an A tile are the same pixel of up to sixteen images, where lines of pixels ([`crate::kernels::conv::amx`]) would leave
-//! most rows empty. Strips are staged with images innermost. All rows of a tile meet the same taps, so those that lie
+//! The rows of an A tile are the same pixel of up to sixteen images. Lines of pixels ([`crate::kernels::conv::amx`])
+//! would leave most rows empty. Strips are staged with images innermost. All rows of a tile use the same taps, so taps
 //! in the padding are left out, and no zeros are staged for them.
 
 use crate::kernel::convolution::is_forward;
@@ -27,19 +26,20 @@ use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, TensorType};
 
-/// Bytes of a strip, which stays in L2 with the packed filter that it is multiplied by; and at most, where a line of
-/// the result needs more.
+/// Target bytes of a strip, which stays in L2 with the packed filter that it is multiplied by; and the maximum, for
+/// results whose single line needs more.
 const STRIP: usize = 512 << 10;
 const MOST: usize = 1 << 20;
-/// Distances of rows of a tile that are a multiple of this many bytes fall into the same few sets of L1.
+/// Tile rows whose distance is a multiple of this many bytes map to the same few L1 sets.
 const ALIAS: usize = 2048;
-/// Products that are worth while, in percent of those of tiles whose rows follow each other in a line. Here no
-/// pixels that two rows of a tile share are read from L1.
+/// Maximum products for which this kernel pays off, in percent of the products of tiles whose rows follow each other in
+/// a line. Here no pixels that two rows of a tile share are read from L1.
 const FEWER: usize = 70;
-/// Most pixels of an image in a strip whose squared deviations are first taken from one of them: with more, sums of
-/// squares lose digits.
+/// Maximum pixels of an image in a strip whose squared deviations are first computed relative to one of its pixels:
+/// with more, sums of squares lose digits.
 const PIXELS: usize = 160;
 
+/// AMX kernel of forward convolutions and input gradients of small images.
 pub struct AmxImagesForward {
     unit: &'static StridedKernels,
     staged: StagedImages,
@@ -49,7 +49,7 @@ pub struct AmxImagesForward {
     groups: Vec<Range<usize>>,
     features: usize,
     bias: bool,
-    /// Widens the bias to f32. `None`: it is f32.
+    /// Widens the bias to f32. `None`: the bias is f32.
     widen: Option<TileFn>,
     /// Bytes of an image of the result, and of an element.
     image: usize,
@@ -57,42 +57,42 @@ pub struct AmxImagesForward {
     statistics: Option<BatchStatistics>,
 }
 
-/// Strips as staged: pixels of the input as they follow each other in an image, and of each pixel all images.
+/// Layout of staged strips: pixels of the input in image order, and for each pixel all images.
 struct StagedImages {
     first: StagedAxis,
     batch: usize,
-    /// Images of a strip, and rows of the result along the first dimension, of each phase.
+    /// Images of a strip, and rows of the result along the first dimension, for each phase.
     images: usize,
     rows: usize,
     /// Pixels of a row of the input, and of an image.
     line: usize,
     image: usize,
     channels: usize,
-    /// Bytes from one image to the next.
+    /// Bytes between images.
     pitch: usize,
 }
 
-/// Output positions that use the same taps of the filter, where they meet the input.
+/// Output positions that use the same filter taps, ignoring padding.
 struct ImagesPhase {
     classes: Vec<PositionClass>,
-    /// Bytes from one position to the next: in the staged strip and in the result, along each dimension.
+    /// Bytes between adjacent positions along each dimension: in the staged strip and in the result.
     steps: SmallVec<[[usize; 2]; 3]>,
-    /// Byte offset of the phase in a staged image whose first row is that of the input, which wraps around where it is
-    /// negative, and in an image of the result.
+    /// Byte offset of the phase in a staged image that starts with the first row of the input (wraps around if
+    /// negative), and in an image of the result.
     base: [usize; 2],
 }
 
-/// Output positions of a phase that meet the input with the same of its taps.
+/// Output positions of a phase whose taps inside the input are the same.
 struct PositionClass {
-    /// Along each dimension; the positions are all combinations.
+    /// Positions along each dimension; the class has all combinations.
     positions: SmallVec<[Vec<usize>; 3]>,
-    /// Where the taps begin: from the position in the staged strip, and in a packed panel of one tile of columns and of
-    /// two. In bytes.
+    /// Start of each tap, in bytes: relative to the position in the staged strip, and in packed panels of one and of
+    /// two column tiles.
     runs: Vec<usize>,
     packed_runs: [Vec<usize>; 2],
 }
 
-/// Positions along an axis, by the taps with which they meet the input.
+/// Groups the positions along an axis by the taps that are inside the input there.
 fn classes(axis: &StagedAxis, phase: &AxisPhase) -> Vec<(Vec<usize>, Vec<usize>)> {
     let mut all: Vec<(Vec<usize>, Vec<usize>)> = Vec::new();
     for position in 0..phase.count {
@@ -103,16 +103,16 @@ fn classes(axis: &StagedAxis, phase: &AxisPhase) -> Vec<(Vec<usize>, Vec<usize>)
             None => all.push((taps, vec![position])),
         }
     }
-    // Statistics begin with a pixel that meets most taps, which is nearest to the others.
+    // Statistics start with a pixel that has the most taps inside the input, because it is nearest to the others.
     all.sort_by_key(|(taps, _)| std::cmp::Reverse(taps.len()));
     all
 }
 
-/// Taps of a phase as their number and their place in the staged strip, in bytes, and the positions that meet the
-/// input with these.
+/// Taps of a phase as (index, byte offset in the staged strip), and the positions at which exactly these taps are
+/// inside the input.
 type TapPositions = (Vec<(usize, usize)>, SmallVec<[Vec<usize>; 3]>);
 
-/// The classes of a phase. `own`: bytes between pixels of the input along each axis.
+/// Returns the position classes of a phase. `own`: bytes between pixels of the input along each axis.
 fn combined(
     axes: &[(StagedAxis, Vec<AxisPhase>)],
     chosen: &[&AxisPhase],
@@ -154,7 +154,7 @@ impl ImagesPhase {
             taps = taps.iter().flat_map(|at| phase.taps.iter().map(move |t| at + t.0 * stride)).collect();
         }
         let taps = PhaseTaps::new(taps, staged.channels);
-        // Byte distances of pixels of the input.
+        // Bytes between pixels of the input.
         let mut own: SmallVec<[usize; 3]> = SmallVec::from_elem(staged.images * staged.pitch, n);
         for d in (1..n).rev() {
             own[d - 1] = own[d] * axes[d].0.size;
@@ -181,7 +181,7 @@ impl ImagesPhase {
         (phase, taps)
     }
 
-    /// Positions of a class in a strip, as byte offsets of their first tap and in an image of the result.
+    /// Returns the positions of a class in a strip, as byte offsets of their first tap and in an image of the result.
     fn places(&self, class: &PositionClass, strip: PixelStrip) -> Vec<[usize; 2]> {
         let mut all = vec![self.base];
         for (d, (positions, steps)) in class.positions.iter().zip(&self.steps).enumerate() {
@@ -195,7 +195,7 @@ impl ImagesPhase {
         all
     }
 
-    /// Runs of all positions.
+    /// Number of runs of all positions.
     fn runs(&self) -> usize {
         let of = |c: &PositionClass| c.runs.len() * c.positions.iter().map(Vec::len).product::<usize>();
         self.classes.iter().map(of).sum()
@@ -219,7 +219,7 @@ impl StagedImages {
         (bytes(&staged, staged.rows) <= MOST).then_some(staged)
     }
 
-    /// Most rows of the input that `rows` rows of the result read.
+    /// Maximum rows of the input that `rows` rows of the result read.
     fn most(&self, rows: usize) -> usize {
         (((rows - 1) * self.first.step + self.first.reach - 1) * self.first.unit + 1).min(self.first.size)
     }
@@ -229,7 +229,7 @@ impl StagedImages {
         self.most(self.rows) * self.line * self.images * self.pitch
     }
 
-    /// Strips of the same images.
+    /// Number of strips of the same images.
     fn parts(&self) -> usize {
         self.first.count.div_ceil(self.rows)
     }
@@ -260,7 +260,7 @@ impl StagedImages {
     /// Copies a strip of `x` to `to`.
     ///
     /// # Safety
-    /// `x` has the type of [`StagedImages::new`], `to` has room for [`StagedImages::bytes`].
+    /// `x` has the type of [`StagedImages::new`], `to` has room for [`Staged::bytes`].
     unsafe fn load(&self, x: *const u8, strip: PixelStrip, to: *mut u8) {
         let (rows, size) = (self.rows_of(strip), self.channels * 2);
         let zeros = self.channels.next_multiple_of(CHUNK) * 2 - size;
@@ -268,7 +268,7 @@ impl StagedImages {
             let from = x.wrapping_add(((strip.image + i) * self.image + rows.start * self.line) * size);
             for p in 0..rows.len() * self.line {
                 let to = to.wrapping_add((p * self.images + i) * self.pitch);
-                // SAFETY: a pixel of the input, and its place in the strip.
+                // SAFETY: a pixel of the input, and its position in the strip.
                 unsafe {
                     std::ptr::copy_nonoverlapping(from.add(p * size), to, size);
                     to.add(size).write_bytes(0, zeros);
@@ -277,7 +277,7 @@ impl StagedImages {
         }
     }
 
-    /// The input of a strip, if it lies together.
+    /// Returns address and bytes of a strip's input; only that of its first image if its images are not contiguous.
     fn input_of(&self, x: *const u8, strip: PixelStrip) -> (*const u8, usize) {
         let (rows, size) = (self.rows_of(strip), self.channels * 2);
         let images = if rows.len() == self.first.size { strip.images } else { 1 };
@@ -292,34 +292,37 @@ struct ClassPositions<'a> {
     taps: &'a PhaseTaps,
     all: &'a [[usize; 2]],
     strip: PixelStrip,
-    /// Panels of columns.
+    /// Range of column panels.
     group: Range<usize>,
-    /// The staged strip as if it began with the first row of the input, and the strip's images of the result.
+    /// The staged strip as if it started with the first row of the input, and the strip's images of the result.
     a: *const u8,
     y: *mut u8,
-    /// Statistics of the strip, [`STATISTICS`] numbers for each image and panel.
+    /// Statistics of the strip: [`STATISTICS`] numbers for each image and panel.
     statistics: Ptr,
     /// Whether these are the first positions of the strip.
     begins: bool,
 }
 
 impl AmxImagesForward {
-    /// For layers of bf16 on machines with tile registers, where lines of pixels leave tiles empty.
+    /// Creates the kernel for bf16 layers on machines with AMX if lines of pixels would leave tiles empty.
     pub fn new(
         c: &Convolution,
         bias: bool,
         types: [&TensorType; 3],
         target: CompileTarget,
     ) -> SelectResult<AmxImagesForward> {
-        let unit = kernels_of(target.level).ok_or("the machine has no tile registers")?;
+        let unit = kernels_of(target.level).ok_or("this machine has no AMX tile registers")?;
         let lines = amx::AmxForward::with(&unit.spread, c, bias, types, target)?;
         let images = AmxImagesForward::with(&unit.spread, c, bias, types, target)?;
         match images.products() * 100 <= lines.products() * FEWER {
             true => Ok(images),
-            false => Err("lines of its images fill tiles as well".into()),
+            false => {
+                Err("its images are large enough that lines of pixels fill tiles (candidate amx)".into())
+            }
         }
     }
 
+    /// Creates the kernel with the given AMX routines.
     pub(crate) fn with(
         unit: &'static StridedKernels,
         c: &Convolution,
@@ -336,7 +339,7 @@ impl AmxImagesForward {
             return Err("operands are not bf16, or the result is neither bf16 nor f32".into());
         }
         let axes = amx::forward::axes(c, x, k, y);
-        let staged = StagedImages::new(x, &axes).ok_or("a line of so many images does not stay in L2")?;
+        let staged = StagedImages::new(x, &axes).ok_or("one line of that many images does not stay in L2")?;
         let layout = FilterStrides::new(c, k);
         let features = y.shape[y.rank() - 1];
         let along: Vec<usize> = axes.iter().map(|a| a.1.len()).collect();
@@ -358,25 +361,27 @@ impl AmxImagesForward {
         })
     }
 
-    /// As [`amx::Forward::with_statistics`].
+    /// Like [`amx::AmxForward::with_statistics`].
     pub fn with_statistics(mut self, target: CompileTarget) -> SelectResult<AmxImagesForward> {
         let inner = self.image / self.element / self.features / self.staged.first.count;
         if self.staged.rows * inner > PIXELS {
-            return Err("so many pixels are too far from one of them for sums of squares in f32".into());
+            return Err(
+                "an image has too many pixels to sum squared deviations from a single pixel in f32".into()
+            );
         }
         let parts = (0..self.staged.parts()).map(|i| self.staged.strip(i).rows * inner).collect();
         self.statistics = Some(BatchStatistics::new(self.features, parts, target.level.vectors()));
         Ok(self)
     }
 
-    /// Products of a tile of rows and one of columns.
+    /// Number of products of a row tile and a column tile.
     fn products(&self) -> usize {
         let of = |(phase, taps): (&ImagesPhase, &PhaseTaps)| phase.runs() * taps.chunks;
         let image: usize = self.phases.iter().zip(&self.filter.taps).map(of).sum();
         image * self.staged.batch.div_ceil(self.staged.images)
     }
 
-    /// One task: a group of panels of one strip.
+    /// Runs one task: a group of panels of one strip.
     unsafe fn strip(&self, task: usize, to: &StripArrays) {
         let strips = self.staged.strips();
         let (group, i) = (self.groups[task / strips].clone(), task % strips);
@@ -390,7 +395,7 @@ impl AmxImagesForward {
             let before = before * self.staged.images * self.staged.pitch;
             let mut prefetch = self.next(task + 1, &group, to.x.at(0));
             let mut begins = true;
-            // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
+            // SAFETY: operands have the shapes of `new`, scratch has the layout above, tasks write disjoint parts.
             unsafe {
                 self.staged.load(to.x.at(0), strip, scratch);
                 (self.unit.configure)(strip.images);
@@ -425,7 +430,7 @@ impl AmxImagesForward {
                 let at = (i * group.len() + j) * STATISTICS;
                 let kinds = [0, 1, 2].map(|k| statistics.elem::<f32>(at + k * COLUMNS).cast_const());
                 let columns = &self.filter.panels[panel];
-                // SAFETY: the caller has gathered these numbers, and has room for those of all strips.
+                // SAFETY: the caller has computed these numbers, and has room for those of all strips.
                 unsafe {
                     let all = to.statistics.elem(0);
                     m.gather_shifted(image, part, columns.start, columns.len(), kinds, all);
@@ -434,7 +439,7 @@ impl AmxImagesForward {
         }
     }
 
-    /// Computes the positions of a class: two of them by a panel, up to two tiles of columns, in each call.
+    /// Computes the positions of a class: each call multiplies two positions by a panel of up to two column tiles.
     unsafe fn class(&self, w: &ClassPositions<'_>, to: &StripArrays, prefetch: &mut SoftwarePrefetch) {
         for first in (0..w.all.len()).step_by(2) {
             let two = first + 1 < w.all.len();
@@ -472,7 +477,7 @@ impl AmxImagesForward {
         }
     }
 
-    /// The destination of a position by a panel of columns.
+    /// Returns the destination of a position times a panel of columns.
     fn rows(&self, w: &ClassPositions<'_>, place: usize, panel: usize) -> TileRowOutput {
         let statistics = w.statistics.elem((panel - w.group.start) * STATISTICS);
         TileRowOutput {
@@ -485,7 +490,7 @@ impl AmxImagesForward {
         }
     }
 
-    /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
+    /// Returns the prefetch of the input of task `task`, this thread's next one, while it computes `group`.
     fn next(&self, task: usize, group: &Range<usize>, x: *const u8) -> SoftwarePrefetch {
         let strips = self.staged.strips();
         if task >= strips * self.groups.len() {

@@ -1,9 +1,8 @@
-//! Gradient w.r.t. the filter by tile registers, for small images: `x: bf16[B, …, C], dy: bf16[B, …', F] → dkernel:
-//! [taps, C, F]`.
+//! Filter gradient of small images on AMX: `x: bf16[B, …, C], dy: bf16[B, …', F] → dkernel: [taps, C, F]`.
 //!
-//! K runs over images, in pairs, at one pixel after the other: lines of pixels ([`crate::kernels::conv::amx::gradient`]) have zeros
-//! between them, which are as many as the pixels where images are small. For each tap only the pixels count at which it
-//! lies inside the input. Rows of A tiles are channels, columns of B tiles features.
+//! K runs over images, in pairs, one pixel after another. Lines of pixels ([`crate::kernels::conv::amx::gradient`])
+//! have zeros between them; small images have as many zeros as pixels. For each tap, only the pixels count at which the
+//! tap is inside the input. Rows of A tiles are channels, columns of B tiles are features.
 
 use crate::kernel::convolution::is_kernel_gradient;
 use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
@@ -26,19 +25,21 @@ use systole_ir::{DType, TensorType};
 
 /// Bytes of the packed operands of a strip, which stay in L2.
 const STRIP: usize = 1 << 20;
-/// Features and channels of one task at most: their sums stay in L2 as well. Fewer channels for filters with many taps.
+/// Maximum features and channels of one task, so that their sums also stay in L2. Filters with many taps use fewer
+/// channels.
 const FEATURES: usize = 256;
 const CHANNELS: usize = 512;
 const FEWEST_CHANNELS: usize = 64;
-/// Most partial sums, and most elements of all of them: 16 MiB.
+/// Maximum number of partial sums, and maximum elements of all of them: 16 MiB.
 const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
 /// Bytes of a packed chunk of a panel of two tiles, and elements of two by two tiles of sums.
 const PANEL: usize = 2 * LANES * LINE;
 const SQUARE: usize = COLUMNS * COLUMNS;
-/// Products that are worth while, in percent of those of tiles along lines.
+/// Maximum products for which this kernel pays off, in percent of those of tiles along lines.
 const FEWER: usize = 80;
 
+/// AMX kernel of filter gradients of small images; K runs over images.
 pub struct AmxImagesKernelGradient {
     unit: &'static StridedKernels,
     packs: [PackFn<f32>; 2],
@@ -46,7 +47,7 @@ pub struct AmxImagesKernelGradient {
     /// Staged coordinates of each tap.
     taps: Vec<SmallVec<[usize; 3]>>,
     batch: usize,
-    /// Images of a strip, and rows of `dy` of each.
+    /// Images of a strip, and rows of `dy` of each image.
     images: usize,
     rows: usize,
     channels: usize,
@@ -58,8 +59,8 @@ pub struct AmxImagesKernelGradient {
     strips_per_part: usize,
 }
 
-/// Where the pixels lie at which a tap meets the input: in packed panels of `x`, and in those of `dy` of one tile of
-/// columns and of two. In bytes.
+/// Byte offsets of the pixels at which a tap is inside the input: in packed panels of `x`, and in packed panels of `dy`
+/// of one and of two column tiles.
 struct TapRuns {
     a: Vec<usize>,
     b: [Vec<usize>; 2],
@@ -76,38 +77,42 @@ struct PackedStrip {
     chunks: usize,
 }
 
-/// One operand's panels of a strip.
+/// Panels of one operand of a strip.
 struct OperandPanels {
-    /// Its first pixel of the strip's first image; bytes of a pixel, and of an image.
+    /// First pixel of the strip's first image; bytes of a pixel, and of an image.
     from: *const u8,
     pixel: usize,
     image: usize,
-    /// Columns that are packed, and pixels.
+    /// Columns to pack, and pixels.
     columns: Range<usize>,
     pixels: usize,
 }
 
-/// `0..n` in steps of `size`, the last of which may be shorter: where each begins, and how long it is.
+/// Divides `0..n` into steps of `size`, the last of which may be shorter; returns start and length of each.
 fn steps(n: usize, size: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..n).step_by(size).map(move |at| (at, size.min(n - at)))
 }
 
 impl AmxImagesKernelGradient {
-    /// For layers of bf16 on machines with tile registers, where lines of pixels are mostly zeros.
+    /// Creates the kernel for bf16 layers on machines with AMX if lines of pixels would be mostly zeros.
     pub fn new(
         c: &Convolution,
         types: [&TensorType; 3],
         target: CompileTarget,
     ) -> SelectResult<AmxImagesKernelGradient> {
-        let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
+        let unit = amx::kernels_of(target.level).ok_or("this machine has no AMX tile registers")?;
         let lines = gradient::AmxKernelGradient::with(&unit.spread, c, types, target)?;
         let images = AmxImagesKernelGradient::with(&unit.spread, c, types, target)?;
         match images.products() * 100 <= lines.products() * FEWER {
             true => Ok(images),
-            false => Err("lines of its images fill tiles as well".into()),
+            false => {
+                Err("its images are large enough that lines of pixels fill tiles (candidate amx_gradient)"
+                    .into())
+            }
         }
     }
 
+    /// Creates the kernel with the given AMX routines.
     pub(crate) fn with(
         unit: &'static StridedKernels,
         c: &Convolution,
@@ -133,7 +138,8 @@ impl AmxImagesKernelGradient {
         let width = (2 * CHANNELS / taps.len()).clamp(FEWEST_CHANNELS, CHANNELS) / COLUMNS * COLUMNS;
         let slices: Vec<Range<usize>> = steps(channels, width).map(|(at, n)| at..at + n).collect();
         let groups = group(features.div_ceil(COLUMNS), features.div_ceil(FEATURES));
-        let packs = amx::pack::packs(DType::BF16, vectors).ok_or("nothing packs bf16 for tiles")?;
+        let packs =
+            amx::pack::packs(DType::BF16, vectors).ok_or("there is no AMX packing routine for bf16")?;
         let mut this = AmxImagesKernelGradient {
             unit,
             packs,
@@ -150,7 +156,7 @@ impl AmxImagesKernelGradient {
             groups,
         };
         if !this.cut() {
-            return Err("a line of so many images does not stay in L2".into());
+            return Err("one line of that many images does not stay in L2".into());
         }
         let of_part = this.slices.len() * this.groups.len();
         let most = (MOST_SUMS / y.elements()).clamp(1, MOST_PARTS).min(this.strips());
@@ -159,7 +165,7 @@ impl AmxImagesKernelGradient {
         Ok(this)
     }
 
-    /// Chooses the images and rows of a strip. Returns whether it is small enough.
+    /// Chooses the images and rows per strip. Returns whether a strip is small enough.
     fn cut(&mut self) -> bool {
         let count = self.axes[0].count;
         let fits = |rows: &usize| self.bytes(*rows, CHUNK) <= STRIP;
@@ -188,7 +194,7 @@ impl AmxImagesKernelGradient {
         [inner.iter().map(|a| a.size).product(), inner.iter().map(|a| a.count).product()]
     }
 
-    /// Strips of the same images.
+    /// Number of strips of the same images.
     fn rows_apart(&self) -> usize {
         self.axes[0].count.div_ceil(self.rows)
     }
@@ -207,12 +213,12 @@ impl AmxImagesKernelGradient {
         }
     }
 
-    /// Tasks of a part.
+    /// Number of tasks per part.
     fn per_part(&self) -> usize {
         self.slices.len() * self.groups.len()
     }
 
-    /// Products of tiles, two by two at a time.
+    /// Number of tile products, two by two at a time.
     fn products(&self) -> usize {
         let inside = |(d, axis): (usize, &StagedAxis), tap: &SmallVec<[usize; 3]>| {
             (0..axis.count).filter(|&p| axis.source(p, tap[d]).is_some()).count()
@@ -233,7 +239,7 @@ impl AmxImagesKernelGradient {
         all().min().unwrap_or(0)..all().max().map_or(0, |last| last + 1)
     }
 
-    /// The pixels of a strip at which a tap meets the input.
+    /// Returns the pixels of a strip at which a tap is inside the input.
     fn runs(&self, tap: &[usize], strip: PixelStrip, first: usize, chunks: usize) -> TapRuns {
         let mut all = vec![(0, 0)];
         for (d, axis) in self.axes.iter().enumerate() {
@@ -255,7 +261,7 @@ impl AmxImagesKernelGradient {
         }
     }
 
-    /// One task: a group of panels of features by one slice of channels, over the strips of one part.
+    /// Runs one task: a group of feature panels by one slice of channels, over the strips of one part.
     unsafe fn task(&self, task: usize, x: *const u8, dy: *const u8, sums: *mut f32) {
         let (part, rest) = (task / self.per_part(), task % self.per_part());
         let (slice, group) =
@@ -268,7 +274,7 @@ impl AmxImagesKernelGradient {
             let squares = scratch.wrapping_add(packed).cast::<f32>();
             let first = part * self.strips_per_part;
             let last = (first + self.strips_per_part).min(self.strips());
-            // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint sums.
+            // SAFETY: operands have the shapes of `new`, scratch has the layout above, tasks write disjoint sums.
             unsafe {
                 (self.unit.configure)(LANES);
                 for i in first..last {
@@ -320,7 +326,7 @@ impl AmxImagesKernelGradient {
         PackedStrip { a: scratch, b, squares, rows, pixels, chunks }
     }
 
-    /// Packs the panels of an operand, as A or as B: of each pixel the K chunks of all images.
+    /// Packs the panels of an operand, as A or as B: for each pixel the K chunks of all images.
     unsafe fn panels(&self, of: &OperandPanels, right: bool, images: usize, to: *mut u8) {
         let chunks = images.div_ceil(CHUNK);
         for p in 0..of.pixels {

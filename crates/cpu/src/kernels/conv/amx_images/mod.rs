@@ -1,4 +1,4 @@
-//! Convolutions of small images by AMX tile registers: a tile row is one pixel of each of up to sixteen images.
+//! Convolutions of small images on AMX tile registers; a tile row is the same pixel of up to sixteen images.
 
 mod forward;
 mod gradient;

@@ -1,8 +1,8 @@
-//! Depthwise convolution (one filter per channel, feature groups = channels), forward and both gradients.
+//! Depthwise convolution (one filter per channel, feature groups = channels) and its input and filter gradients.
 //!
-//! As autodiff makes them, the gradient w.r.t. the input is a depthwise convolution again, and the one w.r.t. the
-//! filter a convolution with batch groups. All three are sums of element-wise products of rows of channels. Layouts
-//! are channels-last, and each channel has exactly one filter.
+//! In the form that autodiff creates, the input gradient is again a depthwise convolution, and the filter gradient is a
+//! convolution with batch groups. All three are sums of element-wise products of rows of channels. Layouts are
+//! channels-last, and each channel has exactly one filter.
 
 mod padded_images;
 
@@ -18,8 +18,8 @@ use crate::simd::vector::{Portable32, Vector};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
 
-/// Rows of results: row `p` of `out` is `(+)= Σᵢ a[left[i] + at[p]] · b[i · channels] + bias`, element-wise along the
-/// channels; `bias` may be null.
+/// Arguments of a microkernel: row `p` of `out` is `(+)= Σᵢ a[left[i] + at[p]] · b[i · channels] + bias`, element-wise
+/// along the channels; `bias` may be null.
 struct DepthwiseRowsArgs {
     channels: usize,
     a: *const f32,
@@ -33,15 +33,17 @@ struct DepthwiseRowsArgs {
     add: bool,
 }
 
-/// Rows whose sums stay in registers together, so that `b` is read once for all of them: the filters that most networks
-/// have are 3 x 3.
+/// Rows whose sums stay in registers at the same time, so that `b` is read once for all of them: most networks have 3 ×
+/// 3 filters.
 const TOGETHER: usize = 9;
 
+/// Computes all rows of the results.
+///
 /// # Safety
-/// The CPU has the level of `V`; the rows lie inside their arrays.
+/// The CPU has the level of `V`; the rows are inside their arrays.
 #[inline(always)]
 unsafe fn all_rows<V: Vector<T = f32>>(r: &DepthwiseRowsArgs) {
-    // SAFETY: the caller's promise; lanes end with the channels.
+    // SAFETY: by the caller's promise; lanes end with the channels.
     unsafe {
         let whole = r.channels / V::LANES * V::LANES;
         for c in (0..whole).step_by(V::LANES) {
@@ -76,7 +78,7 @@ unsafe fn some_channels<V: Vector<T = f32>, const WHOLE: bool>(
     }
 }
 
-/// `P` rows of results from row `p` on, of the `lanes` channels from `c` on.
+/// Computes `P` rows of results starting at row `p`, for the `lanes` channels starting at `c`.
 #[inline(always)]
 unsafe fn sums<V: Vector<T = f32>, const P: usize, const WHOLE: bool>(
     r: &DepthwiseRowsArgs,
@@ -129,7 +131,7 @@ fn rows_of(level: Level) -> DepthwiseRowsFn {
     by_level!(level, avx512, avx2, portable)
 }
 
-/// `x: f32|bf16|f16[B, …, C]`, one filter per channel → `y: [B, …', C]`.
+/// Depthwise convolution kernel: `x: f32|bf16|f16[B, …, C]`, one filter per channel → `y: [B, …', C]`.
 pub struct DepthwiseForward {
     input: PaddedInput,
     /// Offsets of output pixels, and of filter taps, in the padded input.
@@ -139,15 +141,15 @@ pub struct DepthwiseForward {
     channels: usize,
     product: DepthwiseRowsFn,
     bias: bool,
-    /// The filter, where it is narrow, and how results become so.
+    /// Conversions of narrow types: of the filter to f32, and of the results.
     filter: Option<TileFn>,
     narrow: Option<TileFn>,
 }
 
-/// Gradient w.r.t. the filter: `x: f32|bf16|f16[B, …, C], dy: [B, …', C] → […, 1, C]`.
+/// Depthwise filter gradient kernel: `x: f32|bf16|f16[B, …, C], dy: [B, …', C] → […, 1, C]`.
 pub struct DepthwiseKernelGradient {
     input: PaddedImages,
-    /// The other operand, which has no padding.
+    /// The output gradient, which has no padding.
     dy: PaddedImages,
     /// Offsets of the pixels of `dy`, and of filter taps, in the padded input.
     pixel: Vec<usize>,
@@ -159,30 +161,31 @@ pub struct DepthwiseKernelGradient {
     narrow: Option<TileFn>,
 }
 
-/// How the padded input is made: of the whole batch by all threads, or by each task for its images.
+/// Padding of the input: of the whole batch by all threads, or per image by each task.
 enum PaddedInput {
     Whole(PaddedConvInput),
     Images(PaddedImages),
 }
 
-/// Fewest images that are shared out among tasks as a whole.
+/// Minimum number of images for tasks that compute whole images.
 const MANY: usize = 8;
-/// Most tasks then.
+/// Maximum number of tasks in that case.
 const TASKS: usize = 16;
-/// Most partial sums of a gradient w.r.t. the filter.
+/// Maximum number of partial sums of a filter gradient.
 const MOST_PARTS: usize = 32;
-/// Pixels of one call.
+/// Pixels per call of the microkernel.
 const PIXELS: usize = 64;
 
 const REVERSED: &str = "its kernel is reversed";
-const CROPS: &str = "its padding crops more than there is";
+const CROPS: &str = "its padding crops more elements than there are";
 
-/// Offsets in the padded input along its spatial dimensions.
+/// Returns offsets in the padded input along its spatial dimensions.
 fn along(strides: &[usize], sizes: &[usize], steps: &[usize]) -> Vec<usize> {
     offsets(sizes.iter().zip(steps).zip(strides).map(|((&size, step), stride)| (size, stride * step)))
 }
 
 impl DepthwiseForward {
+    /// Creates the kernel, or returns why it does not support the convolution.
     pub fn new(
         c: &Convolution,
         bias: bool,
@@ -199,16 +202,16 @@ impl DepthwiseForward {
             && c.feature_groups == y.shape[n + 1]
             && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
             && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
-            // Filters are [taps, C], whichever of the two feature dimensions has the channels.
+            // Filters are [taps, C]; either of the two feature dimensions may hold the channels.
             && d.kernel_spatial.iter().copied().eq(0..n);
         if !fits {
-            return Err("it is not depthwise: one filter for each channel".into());
+            return Err("it is not depthwise (one filter per channel)".into());
         }
         let is_narrow = types.iter().any(|t| t.dtype != DType::F32);
         let input = if batch >= MANY && !(is_narrow && bias) {
             PaddedInput::Images(PaddedImages::new(x, &c.padding, &c.lhs_dilation, level).ok_or(CROPS)?)
         } else if is_narrow {
-            return Err("few images, or a bias that is added to rounded sums, in narrow floats".into());
+            return Err("narrow floats with few images, or with a bias that is added to rounded sums".into());
         } else {
             PaddedInput::Whole(PaddedConvInput::new(x, &c.padding, &c.lhs_dilation).ok_or(CROPS)?)
         };
@@ -229,7 +232,7 @@ impl DepthwiseForward {
         })
     }
 
-    /// Rows of the pixels from `from` on of an image at `a`.
+    /// Returns the arguments for the pixels starting at `from` of an image at `a`.
     fn rows(
         &self,
         a: *const f32,
@@ -253,7 +256,7 @@ impl DepthwiseForward {
         }
     }
 
-    /// The whole input is padded first.
+    /// Pads the whole input first, then computes all pixels.
     unsafe fn run_whole(&self, input: &PaddedConvInput, cx: &KernelContext<'_>, io: &Io<'_>) {
         // SAFETY: scratch is the padded input's; operands have the shapes of `new`.
         let x = unsafe { input.prepare(cx, io.inputs[0], io.scratch) };
@@ -266,19 +269,19 @@ impl DepthwiseForward {
             let out = yp.elem((image * pixels + from) * channels);
             let rows =
                 self.rows(xp.elem::<f32>(image * input.image), kp.elem(0), from, out, bias.at(0).cast());
-            // SAFETY: rows lie inside the padded input and the filter; tasks have their own pixels.
+            // SAFETY: rows are inside the padded input and the filter; tasks have disjoint pixels.
             unsafe { (self.product)(&rows) };
         };
         cx.team.run_with(self.batch * strips, self.work(), cx.flush, &body);
     }
 
-    /// Each task pads its images one after the other.
+    /// Runs with tasks that pad and compute their images one after another.
     unsafe fn run_images(&self, input: &PaddedImages, cx: &KernelContext<'_>, io: &Io<'_>) {
         let (pixels, channels) = (self.pixel.len(), self.channels);
         let taps = self.tap.len() * channels;
         let mut k = io.inputs[1];
         if let Some(widen) = self.filter {
-            // SAFETY: scratch begins with room for the filter.
+            // SAFETY: scratch starts with room for the filter.
             unsafe { widen(io.scratch, k, k, k, taps) };
             k = io.scratch;
         }
@@ -290,8 +293,8 @@ impl DepthwiseForward {
         let body = |task: usize| {
             let padded = scratch.at(task * own).cast::<f32>();
             let strip = scratch.at(task * own + input.bytes());
-            // SAFETY: tasks have their own images and their own part of scratch, which has room for a padded image and a
-            // strip of results; rows lie inside the image and the filter.
+            // SAFETY: tasks have disjoint images and disjoint parts of scratch, with room for a padded image and a
+            // strip of results; rows are inside the image and the filter.
             unsafe {
                 input.begin(padded);
                 for image in task * self.batch / tasks..(task + 1) * self.batch / tasks {
@@ -311,7 +314,7 @@ impl DepthwiseForward {
         cx.team.run_with(tasks, self.work(), cx.flush, &body);
     }
 
-    /// Bytes of the results of one call, where they are rounded afterwards.
+    /// Bytes of the results of one call, if they are rounded afterwards.
     fn strip(&self) -> usize {
         if self.narrow.is_some() { (PIXELS * self.channels * 4).next_multiple_of(64) } else { 0 }
     }
@@ -322,6 +325,7 @@ impl DepthwiseForward {
 }
 
 impl DepthwiseKernelGradient {
+    /// Creates the kernel, or returns why it does not support the convolution.
     pub fn new(
         c: &Convolution,
         types: [&TensorType; 3],
@@ -339,7 +343,7 @@ impl DepthwiseKernelGradient {
             && is_channels_last(d.kernel_input_feature, d.kernel_output_feature, &d.kernel_spatial)
             && d.output_spatial.iter().copied().eq(0..n);
         if !fits {
-            return Err("it is no gradient of depthwise filters".into());
+            return Err("not a gradient of depthwise filters".into());
         }
         let input = PaddedImages::new(x, &c.padding, &c.lhs_dilation, level).ok_or(CROPS)?;
         Ok(DepthwiseKernelGradient {
@@ -355,7 +359,7 @@ impl DepthwiseKernelGradient {
         })
     }
 
-    /// Parts of the batch that have sums of their own.
+    /// Number of batch parts with separate sums.
     fn parts(&self) -> usize {
         self.batch.div_ceil(self.images_per_part)
     }
@@ -378,7 +382,7 @@ impl Kernel for DepthwiseForward {
     }
 
     unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
-        // SAFETY: the caller's promises are theirs.
+        // SAFETY: by the caller's promise.
         unsafe {
             match &self.input {
                 PaddedInput::Whole(padded) => self.run_whole(padded, cx, io),
@@ -404,7 +408,7 @@ impl Kernel for DepthwiseKernelGradient {
             let first = part * self.images_per_part;
             let padded = images.at(part * own).cast::<f32>();
             let wide = images.at(part * own + self.input.bytes()).cast::<f32>();
-            // SAFETY: rows lie inside the padded image and `dy`; parts have their own sums and images.
+            // SAFETY: rows are inside the padded image and `dy`; parts have disjoint sums and images.
             unsafe {
                 self.input.begin(padded);
                 for image in first..(first + self.images_per_part).min(self.batch) {

@@ -1,10 +1,11 @@
-//! Forward convolution and gradient w.r.t. the input by the definition: `x: [B, …, C], kernel → y: [B, …', F]`.
+//! Direct forward convolution and input gradient (implicit GEMM): `x: [B, …, C], kernel → y: [B, …', F]`.
 //!
-//! An implicit GEMM for each strip of pixels: `[pixels, taps · C] · [taps · C, F]` with the packed filter. The
-//! gradient w.r.t. the input is such a convolution of `dy`. Where the layer has strides its input is dilated, and it
-//! falls into phases without dilation ([`crate::kernels::conv::staging::phases`]), so no inserted zero is multiplied.
+//! Each strip of pixels is an implicit GEMM `[pixels, taps · C] · [taps · C, F]` with the packed filter. The input
+//! gradient is the same convolution applied to `dy`. If the layer has strides, the input of this convolution is
+//! dilated. It is then split into phases without dilation ([`crate::kernels::conv::staging::phases`]), so no inserted
+//! zero is multiplied.
 //!
-//! At the level with VDPBF16PS, two bf16 channels are one element: a word of 32 bits that nothing here looks into.
+//! At the level with VDPBF16PS, two bf16 channels are one element: an opaque 32-bit word.
 
 use crate::kernel::convolution::is_forward;
 use crate::kernel::{KernelContext, Ptr, with_scratch};
@@ -29,6 +30,7 @@ use systole_ir::{DType, TensorType};
 /// Output pixels of a strip.
 const PIXELS: usize = 384;
 
+/// Kernel of direct forward convolutions and input gradients.
 pub struct DirectForward {
     staging: Staging,
     phases: Vec<DirectPhase>,
@@ -43,7 +45,7 @@ pub struct DirectForward {
     stored: ResultConversion,
     kernel: FilterLayout,
     packed: usize,
-    /// Gathers statistics of the result; where it is narrow, of the rounded values.
+    /// Gathers statistics of the result, after rounding if the result is narrow.
     statistics: Option<BatchStatistics>,
 }
 
@@ -56,20 +58,20 @@ struct DirectPhase {
     /// Offsets of the pixels of a full strip, in the staged input and in the result.
     pixel: Vec<usize>,
     out: Vec<usize>,
-    /// Pixels along the first dimension, and pixels for each of them.
+    /// Pixels along the first dimension, and pixels per row of it.
     rows: usize,
     row: usize,
     /// Offset of the phase in an image of the result, and the elements between its rows.
     base: usize,
     step: usize,
-    /// Offset of its packed filter.
+    /// Offset of the phase's packed filter.
     packed: usize,
 }
 
-/// A block of K, which one accumulator sums: some whole runs, or a part of one.
+/// Block of K that one accumulator sums: some whole runs, or a part of one run.
 struct KBlock {
     runs: Range<usize>,
-    /// The part of each run: `length` elements from `from` on.
+    /// Part of each run: `length` elements starting at `from`.
     from: usize,
     length: usize,
     /// K steps before this block, and in it.
@@ -77,7 +79,7 @@ struct KBlock {
     products: usize,
 }
 
-/// The type of an array of which two bf16 channels are one 32-bit element.
+/// Returns the type of an array in which two bf16 channels form one 32-bit element.
 fn in_words(x: &TensorType) -> TensorType {
     let mut dims = x.shape.to_vec();
     dims.iter_mut().next_back().into_iter().for_each(|channels| *channels /= 2);
@@ -108,6 +110,7 @@ impl KBlock {
 }
 
 impl DirectForward {
+    /// Creates the kernel, or returns why it does not support the convolution.
     pub fn new(
         c: &Convolution,
         bias: bool,
@@ -163,8 +166,8 @@ impl DirectForward {
         })
     }
 
-    /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean. Only
-    /// for convolutions without input dilation.
+    /// Adds two results for each image and feature: the sum, and the sum of squared deviations from the mean. Only for
+    /// convolutions without input dilation.
     pub fn with_statistics(mut self, target: CompileTarget) -> DirectForward {
         let strips = self.staging.strips_of_image();
         let parts = strips.map(|s| self.phases[0].pixels(1, s.row, s.rows)).collect();
@@ -176,7 +179,7 @@ impl DirectForward {
         self.panels.iter().map(|p| p.shape.columns).sum()
     }
 
-    /// Offset of the packed filter of a block: panels side by side, each of `block.products` rows.
+    /// Offset of a block's packed filter: panels one after another, each of `block.products` rows.
     fn packed_at(&self, phase: &DirectPhase, slice: usize, block: &KBlock) -> usize {
         (phase.packed / self.padded() + slice * phase.taps.len() * self.staging.width + block.first)
             * self.padded()
@@ -210,8 +213,8 @@ impl DirectForward {
         }
     }
 
-    /// One task: a group of panels of one strip. f32 results are accumulated where they are stored, narrow ones in
-    /// working memory.
+    /// Runs one task: a group of panels of one strip. f32 results are accumulated where they are stored, narrow results
+    /// in scratch.
     unsafe fn strip(&self, task: usize, to: &StripArrays) {
         let strip = self.staging.strip(task / self.groups.len());
         let group = &self.panels[self.groups[task % self.groups.len()].clone()];
@@ -219,7 +222,7 @@ impl DirectForward {
         let columns: usize = group.iter().map(|p| p.columns).sum();
         let most = self.phases.iter().map(|p| p.out.len()).max().unwrap_or(0);
         let narrow = self.stored.narrow.is_some();
-        // Accumulators in working memory have row offsets of their own.
+        // Accumulators in scratch have separate row offsets.
         let sums = if narrow { most * columns * self.phases.len() } else { 0 };
         let local: Vec<usize> = if sums > 0 { (0..most).map(|p| p * columns).collect() } else { Vec::new() };
         let staged = self.staging.elements().next_multiple_of(16);
@@ -229,8 +232,7 @@ impl DirectForward {
             let sums_of = |phase: usize| scratch.wrapping_add(staged + phase * most * columns);
             for slice in 0..self.staging.slices {
                 let last = slice + 1 == self.staging.slices;
-                // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint
-                // parts.
+                // SAFETY: operands have the shapes of `new`, scratch has the layout above, tasks write disjoint parts.
                 unsafe {
                     let a = self.staging.load(to.x.at(0), strip, slice, scratch.cast()).cast::<f32>();
                     for (i, phase) in self.phases.iter().enumerate() {
@@ -255,7 +257,7 @@ impl DirectForward {
         });
     }
 
-    /// Rounds and stores the accumulators of one phase of a strip, `columns` columns from `from` on.
+    /// Rounds and stores the accumulators of one phase of a strip: `columns` columns starting at `from`.
     unsafe fn store(
         &self,
         phase: &DirectPhase,
@@ -275,7 +277,7 @@ impl DirectForward {
         }
     }
 
-    /// Gathers the statistics of a strip's pixels, of some columns.
+    /// Gathers the statistics of a range of columns of a strip's pixels.
     unsafe fn gather_statistics(
         &self,
         strip: PixelStrip,
@@ -291,7 +293,7 @@ impl DirectForward {
         unsafe { statistics.gather((strip.image, strip.images, part), (c, rows), (from, columns), all) };
     }
 
-    /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
+    /// Returns the prefetch of the input of task `task`, this thread's next one, while it computes `group`.
     fn next(&self, task: usize, group: &[ColumnPanel], x: *const u8) -> SoftwarePrefetch {
         let strip = task / self.groups.len();
         if strip >= self.staging.strips() {
@@ -306,7 +308,7 @@ impl DirectForward {
         SoftwarePrefetch::new([self.staging.input_of(x, strip), (x, 0)], calls)
     }
 
-    /// The GEMM of one panel over one slice of channels.
+    /// Computes the GEMM of one panel over one slice of channels.
     #[allow(clippy::too_many_arguments)]
     unsafe fn product(
         &self,
@@ -388,12 +390,12 @@ impl DirectPhase {
         }
     }
 
-    /// Pixels of a strip in this phase.
+    /// Number of a strip's pixels in this phase.
     fn pixels(&self, images: usize, row: usize, rows: usize) -> usize {
         images * self.rows.min(row + rows).saturating_sub(row) * self.row
     }
 
-    /// Offset in an image of the result of a strip that begins at pixel row `row`.
+    /// Offset in an image of the result of a strip that starts at pixel row `row`.
     fn at(&self, row: usize) -> usize {
         self.base + row * self.step
     }
@@ -430,7 +432,7 @@ impl StripConvolution for DirectForward {
         let body = |i: usize| {
             let (phase, slice, block) = blocks[i];
             let to = packed.elem::<f32>(self.packed_at(phase, slice, block));
-            // SAFETY: blocks are disjoint parts of the packed filter.
+            // SAFETY: blocks are disjoint ranges of the packed filter.
             unsafe { self.pack_block(kernel.at(0), phase, slice, block, to) };
         };
         cx.team.run_with(blocks.len(), self.packed as f64 * 0.5, cx.flush, &body);

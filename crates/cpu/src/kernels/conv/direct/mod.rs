@@ -1,4 +1,4 @@
-//! Convolutions by the definition: register tiles over the staged input.
+//! Direct convolutions by the definition: register tiles over the staged input.
 
 mod forward;
 mod gradient;

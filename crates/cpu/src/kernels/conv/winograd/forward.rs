@@ -1,8 +1,7 @@
-//! Forward Winograd convolution and gradient w.r.t. the input: `x: [B, H, W, C], kernel: [3, 3, C, F] → y: [B, H',
-//! W', F]`.
+//! Winograd forward convolution and input gradient: `x: [B, H, W, C], kernel: [3, 3, C, F] → y: [B, H', W', F]`.
 //!
-//! Each task transforms the input of one strip of tiles. Then, for a few panels of features at a time, it computes
-//! the 16 GEMMs and transforms their results back while these are in cache.
+//! Each task transforms the input of one strip of tiles. Then, for a few panels of features at a time, it computes the
+//! 16 GEMMs and transforms their results back while these are in cache.
 
 use crate::kernel::convolution::{has_unit_steps, is_forward};
 use crate::kernel::padded_input::offsets;
@@ -34,6 +33,7 @@ const COSTS: WinogradCosts = WinogradCosts { channel: 290, feature: 300, strip: 
 /// Channels of the filter that one task transforms.
 const PIECE: usize = 32;
 
+/// Kernel of Winograd forward convolutions and input gradients.
 pub struct WinogradForward {
     staging: Staging,
     /// Offsets of a strip's tiles in the staged input, and of its pixels in the result.
@@ -49,18 +49,18 @@ pub struct WinogradForward {
     together: usize,
     channels: usize,
     features: usize,
-    /// Elements between transformed tiles, and between the arrays of their components; then the same for the results
-    /// of the GEMMs.
+    /// Elements between transformed tiles, and between the arrays of their components; then the same for the results of
+    /// the GEMMs.
     pitch: usize,
     component: usize,
     back_pitch: usize,
     back_component: usize,
-    /// Row offsets of a register tile in both.
+    /// Row offsets of a register tile, in the transformed tiles and in the results of the GEMMs.
     rows: Vec<usize>,
     back_rows: Vec<usize>,
     bias: bool,
     stored: ResultConversion,
-    /// Rounds the sums of narrow operands where they are pooled rather than stored.
+    /// Rounds the sums of narrow operands if they are pooled instead of stored.
     round_sums: Option<TileFn>,
     level: Level,
     kernel: FilterLayout,
@@ -71,19 +71,19 @@ pub struct WinogradForward {
     transforms: WinogradTransforms,
 }
 
-/// Max pooling of 2 by 2, fused: each window is a tile. Maxima, and perhaps argmax, are stored instead of the
-/// convolution's result.
+/// Fused 2×2 max pooling: each window is a tile. Maxima, and optionally argmax, are stored instead of the convolution's
+/// result.
 struct WinogradPooling {
     relu: Relu,
     /// Rows and columns of windows.
     rows: usize,
     columns: usize,
     row: TileFn,
-    /// Rounds pixels to narrow values; where there is a bias, adds it and rounds again. `None`: operands are f32.
+    /// Rounds pixels to narrow values; if there is a bias, adds it and rounds again. `None`: operands are f32.
     round: Option<TileFn>,
 }
 
-/// Refuses layouts, windows and strides that these transforms are not for.
+/// Rejects layouts, windows and strides that these transforms do not support.
 fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: CompileTarget) -> SelectResult<()> {
     may_transform(target, [x, k])?;
     if !is_forward(c) {
@@ -96,7 +96,7 @@ fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: CompileTarget) ->
 }
 
 impl WinogradForward {
-    /// Refuses where the direct kernel is as fast, or where the attributes do not fit.
+    /// Creates the kernel. Rejects convolutions that the direct kernel computes as fast, and unsupported attributes.
     pub fn new(
         c: &Convolution,
         bias: bool,
@@ -154,7 +154,7 @@ impl WinogradForward {
         })
     }
 
-    /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean.
+    /// Adds two results for each image and feature: the sum, and the sum of squared deviations from the mean.
     pub fn with_statistics(mut self, target: CompileTarget) -> WinogradForward {
         let rows = |s: PixelStrip| self.rows(s.row, s.rows) * self.width;
         let parts = self.staging.strips_of_image().map(rows).collect();
@@ -162,12 +162,12 @@ impl WinogradForward {
         self
     }
 
-    /// Pixel rows of `rows` rows of tiles from row `row` on.
+    /// Number of pixel rows of `rows` rows of tiles starting at row `row`.
     fn rows(&self, row: usize, rows: usize) -> usize {
         (2 * rows).min(self.height - 2 * row)
     }
 
-    /// Features, each panel rounded up to whole vectors.
+    /// Number of features, with each panel rounded up to whole vectors.
     fn wide(&self) -> usize {
         self.panels.iter().map(|p| p.shape.columns).sum()
     }
@@ -177,14 +177,14 @@ impl WinogradForward {
         self.channels * self.wide() + APART
     }
 
-    /// One task: a group of panels of one strip.
+    /// Runs one task: a group of panels of one strip.
     unsafe fn strip(&self, task: usize, to: &StripArrays) {
         let strip = self.staging.strip(task / self.groups.len());
         let group = &self.panels[self.groups[task % self.groups.len()].clone()];
         let count = strip.images * strip.rows * self.columns;
         let staged = self.staging.elements().next_multiple_of(16);
-        // Pixels that are not stored as they are need working memory: some features of them where they are narrow,
-        // all features where they are pooled.
+        // Pixels that are not stored directly need scratch: for a block of features if they are narrow, for all
+        // features if they are pooled.
         let wide = match (&self.pooling, self.stored.narrow) {
             (Some(_), _) => self.features,
             (None, Some(_)) => self.back_pitch,
@@ -201,7 +201,7 @@ impl WinogradForward {
             let input = scratch.wrapping_add(staged);
             let back = input.wrapping_add(COMPONENTS * self.component);
             let sums = back.wrapping_add(COMPONENTS * self.back_component);
-            // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
+            // SAFETY: operands have the shapes of `new`, scratch has the layout above, tasks write disjoint parts.
             unsafe {
                 self.transform_input(strip, to.x.at(0), scratch, input);
                 for panels in group.chunks(self.together) {
@@ -225,10 +225,10 @@ impl WinogradForward {
         });
     }
 
-    /// Transforms the tiles of a strip, one slice of channels after the other.
+    /// Transforms the tiles of a strip, one slice of channels after another.
     unsafe fn transform_input(&self, strip: PixelStrip, x: *const u8, staged: *mut f32, input: *mut f32) {
         for slice in 0..self.staging.slices {
-            // SAFETY: the caller's input has the strip; there is room for it as staged and for all components.
+            // SAFETY: the caller's input has the strip; there is room for the staged strip and for all components.
             unsafe {
                 (self.transforms.input)(&InputTiles {
                     from: self.staging.load(x, strip, slice, staged.cast()).cast(),
@@ -245,7 +245,7 @@ impl WinogradForward {
         }
     }
 
-    /// Transforms sums back to pixels at `y`, which are `pixel` elements apart. `alone`: `y` holds this strip only,
+    /// Transforms sums back to pixels at `y`, which are `pixel` elements apart. `alone`: `y` holds only this strip,
     /// otherwise the whole result.
     unsafe fn transform_back(
         &self,
@@ -278,7 +278,7 @@ impl WinogradForward {
         }
     }
 
-    /// Rounds and stores some features of a strip's pixels where they are narrow, and gathers their statistics.
+    /// Rounds and stores a block of features of a strip's pixels if they are narrow, and gathers their statistics.
     unsafe fn store(
         &self,
         strip: PixelStrip,
@@ -310,7 +310,7 @@ impl WinogradForward {
             && self.pooling.as_ref().is_none_or(|p| p.round.is_none())
     }
 
-    /// Pools the pixels of a strip. The second result is argmax.
+    /// Pools the pixels of a strip. The second result is the argmax.
     unsafe fn pool_strip(
         &self,
         pooling: &WinogradPooling,
@@ -346,7 +346,7 @@ impl WinogradForward {
         }
     }
 
-    /// The 16 GEMMs of `count` tiles and some panels.
+    /// Computes the 16 GEMMs of `count` tiles and a range of panels.
     unsafe fn products(
         &self,
         panels: &[ColumnPanel],
@@ -387,7 +387,7 @@ impl WinogradForward {
         }
     }
 
-    /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
+    /// Returns the prefetch of the input of task `task`, this thread's next one, while it computes `group`.
     fn next(&self, task: usize, group: &[ColumnPanel], count: usize, x: *const u8) -> SoftwarePrefetch {
         let strip = task / self.groups.len();
         if strip >= self.staging.strips() {
@@ -399,14 +399,14 @@ impl WinogradForward {
     }
 }
 
-/// Offsets of the filter's nine taps, in the order of the input elements that they are multiplied by.
+/// Returns the offsets of the filter's nine taps, in the order of the input elements that they are multiplied by.
 fn taps(c: &Convolution, k: &TensorType) -> Vec<usize> {
     let own = k.shape.strides();
     let tap = |d: usize, t: usize| (if c.reversal[d] { 2 - t } else { t }) * own[c.dims.kernel_spatial[d]];
     (0..9).map(|t| tap(0, t / 3) + tap(1, t % 3)).collect()
 }
 
-/// Columns of some panels, in whole vectors.
+/// Number of columns of a range of panels, in whole vectors.
 fn wide(panels: &[ColumnPanel]) -> usize {
     panels.iter().map(|p| p.shape.columns).sum()
 }
@@ -428,7 +428,7 @@ impl StripConvolution for WinogradForward {
         self.bias.then_some((self.stored.widen, self.features))
     }
 
-    // Packs and transforms the filter: one panel and a piece of its channels in each task.
+    // Packs and transforms the filter. Each task handles one panel and a piece of its channels.
     unsafe fn pack(&self, cx: &KernelContext<'_>, kernel: Ptr, packed: Ptr) {
         let cuts: Vec<(usize, usize)> = pieces(self.channels, PIECE).collect();
         let body = |task: usize| {

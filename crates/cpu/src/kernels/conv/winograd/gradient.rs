@@ -1,10 +1,9 @@
-//! Winograd gradient w.r.t. the filter: `x: [B, H, W, C], dy: [B, H', W', F] → dkernel: [3, 3, C, F]`, as the
-//! convolution that autodiff makes of it.
+//! Winograd filter gradient: `x: [B, H, W, C], dy: [B, H', W', F] → dkernel: [3, 3, C, F]`.
 //!
-//! Each of the 16 components is a GEMM `[C, tiles] · [tiles, F]`, summed strip by strip and transformed back once at
-//! the end of a task. A task has a part of the batch, a slice of channels and a slice of features; the partial sums
-//! of the parts are added in a binary tree. All of this follows from shapes and the instruction set, so the number of
-//! threads changes no bits.
+//! It accepts the form that autodiff creates. Each of the 16 components is a GEMM `[C, tiles] · [tiles, F]`, summed
+//! strip by strip and transformed back once at the end of a task. A task has a part of the batch, a slice of channels
+//! and a slice of features; the partial sums of the parts are added in a binary tree. All of this follows from shapes
+//! and the instruction set, so the number of threads changes no bits.
 
 use crate::kernel::convolution::{has_unit_steps, is_kernel_gradient};
 use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
@@ -27,21 +26,23 @@ const TILES: usize = 128;
 const COSTS: WinogradCosts = WinogradCosts { channel: 170, feature: 170, strip: 10 };
 /// Channels, and features, of a task.
 const SLICE: usize = 128;
-/// Elements of the sums of one task at most: 4 MiB.
+/// Maximum elements of the sums of one task: 4 MiB.
 const MOST_OF_TASK: usize = 1 << 20;
-/// Most partial sums, and most elements of all of them: 16 MiB.
+/// Maximum number of partial sums, and maximum elements of all of them: 16 MiB.
 const MOST_PARTS: usize = 16;
 const MOST_SUMS: usize = 4 << 20;
 
+/// Kernel of Winograd filter gradients.
 pub struct WinogradKernelGradient {
     x: Staging,
     dy: Staging,
-    /// Offsets of a strip's tiles in both.
+    /// Offsets of a strip's tiles in `x` and in `dy`.
     x_tiles: Vec<usize>,
     dy_tiles: Vec<usize>,
     /// Tiles across an image.
     columns: usize,
-    /// Offsets of the transformed tiles of `x` (K), with [`SLACK`] more entries; elements between components of both.
+    /// Offsets of the transformed tiles of `x` (K), with [`SLACK`] more entries; elements between components of `x` and
+    /// `dy`.
     k_offsets: Vec<usize>,
     x_component: usize,
     dy_component: usize,
@@ -59,7 +60,7 @@ pub struct WinogradKernelGradient {
 }
 
 impl WinogradKernelGradient {
-    /// Refuses where the direct kernel is as fast, or where the attributes do not fit.
+    /// Creates the kernel. Rejects convolutions that the direct kernel computes as fast, and unsupported attributes.
     pub fn new(
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
@@ -122,7 +123,7 @@ impl WinogradKernelGradient {
         self.x.slices * self.dy.slices
     }
 
-    /// One task: a slice of channels by a slice of features, over the strips of one part.
+    /// Runs one task: a slice of channels by a slice of features, over the strips of one part.
     unsafe fn task(&self, task: usize, x: *const u8, dy: *const u8, sums: *mut f32) {
         let (part, rest) = (task / self.per_part(), task % self.per_part());
         let (channels, features) = (rest / self.dy.slices, rest % self.dy.slices);
@@ -143,7 +144,7 @@ impl WinogradKernelGradient {
                     true => self.next(self.x.strip(i + 1), x, dy),
                     false => SoftwarePrefetch::none(),
                 };
-                // SAFETY: operands have the shapes of `new`, scratch is laid out as above.
+                // SAFETY: operands have the shapes of `new`, scratch has the layout above.
                 unsafe {
                     let from = self.x.load(x, strip, channels, scratch.cast()).cast();
                     self.transform_input(from, count, left);
@@ -170,7 +171,7 @@ impl WinogradKernelGradient {
         });
     }
 
-    /// The operands of the next strip, prefetched during this one.
+    /// Returns the prefetch of the next strip's operands during this strip.
     fn next(&self, strip: PixelStrip, x: *const u8, dy: *const u8) -> SoftwarePrefetch {
         let rows = self.x.width.div_ceil(self.panels[0].shape.rows);
         let calls = COMPONENTS * self.panels.len() * rows;
@@ -215,7 +216,7 @@ impl WinogradKernelGradient {
         }
     }
 
-    /// The 16 GEMMs of `count` tiles.
+    /// Computes the 16 GEMMs of `count` tiles.
     unsafe fn products(
         &self,
         left: *const f32,

@@ -1,7 +1,7 @@
-//! Microkernels of a convolution with 2×2 max pooling: the four pixels of a window are accumulators, of which only the
-//! maximum and its argmax are stored.
+//! Microkernels of a convolution with fused 2×2 max pooling; only the maximum and argmax of a window are stored.
 //!
-//! Lanes are filters. A microkernel computes `G` windows of `N` vectors of filters: 4 · G · N accumulators.
+//! The four pixels of a window are accumulators. Lanes are filters. A microkernel computes `G` windows of `N` vectors
+//! of filters: 4 · G · N accumulators.
 
 use crate::simd::inline_methods::inlined;
 use crate::simd::level::Level;
@@ -10,7 +10,7 @@ use crate::simd::vector::{Portable32, Vector};
 use std::mem::MaybeUninit;
 use systole_compile::{DEAD, Relu};
 
-/// Vectors with comparisons, selection, and the arithmetic that transforms need.
+/// SIMD vectors with comparisons, selection, and the arithmetic of Winograd transforms.
 ///
 /// # Safety
 /// As for [`Vector`].
@@ -20,32 +20,32 @@ pub unsafe trait CompareVector: NarrowFloats {
     unsafe fn mul(self, b: Self) -> Self;
     unsafe fn ge(self, b: Self) -> Self::Mask;
     unsafe fn gt(self, b: Self) -> Self::Mask;
-    /// Whether either is NaN.
+    /// Mask of lanes in which either operand is NaN.
     unsafe fn unordered(self, b: Self) -> Self::Mask;
     unsafe fn none() -> Self::Mask;
     unsafe fn any(a: Self::Mask, b: Self::Mask) -> bool;
     unsafe fn not(a: Self::Mask) -> Self::Mask;
     unsafe fn and(a: Self::Mask, b: Self::Mask) -> Self::Mask;
-    /// `mask ? a : b`
+    /// Selects between masks: `mask ? a : b`.
     unsafe fn pick(mask: Self::Mask, a: Self::Mask, b: Self::Mask) -> Self::Mask;
-    /// `mask ? a : b`
+    /// Selects between vectors: `mask ? a : b`.
     unsafe fn choose(mask: Self::Mask, a: Self, b: Self) -> Self;
-    /// The maximum; `b` where either is NaN or both are zeros.
+    /// Returns the maximum; `b` if either is NaN or both are zeros.
     unsafe fn max(self, b: Self) -> Self;
-    /// Stores the argmax as bytes: 2 where it is in the `right` pair of pixels, plus 1 where it is the `second` of its
-    /// pair; [`DEAD`] in lanes of `dead`.
+    /// Stores the argmax as bytes: 2 if it is in the `right` pair of pixels, plus 1 if it is the `second` of its pair;
+    /// [`DEAD`] in lanes of `dead`.
     unsafe fn store_argmax(p: *mut u8, right: Self::Mask, second: Self::Mask, dead: Self::Mask);
 }
 
-/// Vectors of accumulators, which may have another multiply-add than [`CompareVector`] vectors (pairs of bf16).
+/// SIMD vectors of accumulators, whose multiply-add may differ from that of [`CompareVector`] (bf16 pairs).
 ///
 /// # Safety
 /// As for [`Vector`].
 pub(crate) unsafe trait AccumulatorVector: Vector<T = f32> {
-    /// The vectors that accumulators are compared as.
+    /// Vector type in which accumulators are compared.
     type Compared: CompareVector;
     fn compared(self) -> Self::Compared;
-    /// Stores finite maxima rounded to a narrow format.
+    /// Stores finite maxima, rounded to a narrow format.
     unsafe fn store_rounded<const F: NarrowFormat>(y: Self::Compared, p: *mut u16);
 }
 
@@ -69,7 +69,7 @@ unsafe impl<V: CompareVector> AccumulatorVector for V {
     }
 }
 
-// SAFETY: no instructions beyond the baseline.
+// SAFETY: uses no instructions beyond the baseline.
 unsafe impl CompareVector for Portable32 {
     type Mask = [bool; 4];
     inlined! {
@@ -103,7 +103,7 @@ unsafe impl CompareVector for Portable32 {
     #[inline(always)]
     unsafe fn store_argmax(p: *mut u8, right: [bool; 4], second: [bool; 4], dead: [bool; 4]) {
         let argmax = |i: usize| 2 * u8::from(right[i]) + u8::from(second[i]);
-        // SAFETY: the caller has room for the lanes there.
+        // SAFETY: the caller has room for the lanes at `p`.
         unsafe { *p.cast() = std::array::from_fn::<u8, 4, _>(|i| if dead[i] { DEAD } else { argmax(i) }) }
     }
 }
@@ -207,40 +207,44 @@ mod x86 {
     }
 }
 
-/// The arguments of a microkernel: a row of windows for one panel of filters.
+/// Arguments of a microkernel: a row of windows for one panel of filters.
 #[derive(Clone, Copy)]
 pub struct WindowRowArgs {
-    /// The input at the first tap of the first window's first pixel.
+    /// Input at the first tap of the first window's first pixel.
     pub x: *const u8,
-    /// Bytes of the input from a pixel of a window to the one on the right and to the one below.
+    /// Bytes of the input from a pixel of a window to the pixel on its right.
     pub right: usize,
+    /// Bytes of the input from a pixel of a window to the pixel below it.
     pub down: usize,
-    /// Bytes of the input from one window to the next, and the number of windows.
+    /// Bytes of the input between windows.
     pub step: usize,
+    /// Number of windows.
     pub windows: usize,
-    /// Offset of each tap's word in bytes, and their number. A word is one f32 or two adjacent bf16.
+    /// Byte offset of each tap's word. A word is one f32 or two adjacent bf16.
     pub taps: *const usize,
+    /// Number of words.
     pub count: usize,
-    /// Panel of the kernel: for each tap's word a row of whole vectors, `panel` words from row to row.
+    /// Panel of the kernel: a row of whole vectors for each tap's word.
     pub kernel: *const f32,
+    /// Words between rows of the panel.
     pub panel: usize,
-    /// f32, padded to whole vectors, or null.
+    /// Bias as f32, padded to whole vectors, or null.
     pub bias: *const f32,
     pub relu: Relu,
     /// Whether input and sums are known to be finite.
     pub finite: bool,
-    /// Maxima of the first window, of the type of the microkernel's [`ResultRounding`].
+    /// Maxima of the first window, of the element type given by the microkernel's [`ResultRounding`].
     pub y: *mut u8,
     /// Argmax of the first window, or null.
     pub argmax: *mut u8,
-    /// Elements of both from one window to the next.
+    /// Elements between windows, in both `y` and `argmax`.
     pub row: usize,
-    /// Filters to store, at most those of the microkernel.
+    /// Number of filters to store, at most those of the microkernel.
     pub columns: usize,
 }
 
-/// `body` for each of `G` windows of `N` vectors, unrolled by the macro: accumulators stay in registers only where
-/// every index is a constant before the compiler optimises.
+/// Expands `body` for each of `G` windows of `N` vectors. The macro unrolls, because accumulators stay in registers
+/// only if every index is a constant before the compiler optimizes.
 macro_rules! each_cell {
     ($g:ident, $n:ident, $i:ident, $j:ident => $body:expr) => {
         each_cell!(@ $g, $n, $i, $j => $body, [0 0] [0 1] [0 2] [0 3] [1 0] [1 1] [1 2] [2 0] [2 1] [3 0])
@@ -256,15 +260,15 @@ macro_rules! each_cell {
 
 /// Type and rounding of results, as a const parameter.
 pub type ResultRounding = u8;
-/// f32. Accumulators begin with the bias.
+/// f32 results. Accumulators start with the bias.
 pub const WIDE: ResultRounding = 0;
-/// bf16. Each pixel is rounded to bf16 before and after the bias is added.
+/// bf16 results. Each pixel is rounded to bf16 before and after the bias is added.
 const ROUNDED: ResultRounding = 1;
-/// bf16. Accumulators begin with the bias, and only the maximum is rounded.
+/// bf16 results. Accumulators start with the bias, and only the maximum is rounded.
 pub const STORED: ResultRounding = 2;
-/// As [`ROUNDED`], to f16.
+/// Like [`ROUNDED`], for f16.
 const ROUNDED_F16: ResultRounding = 3;
-/// As [`STORED`], to f16.
+/// Like [`STORED`], for f16.
 pub const STORED_F16: ResultRounding = 4;
 
 /// Whether pixels are rounded before and after the bias is added.
@@ -282,10 +286,10 @@ const fn is_f16(kind: ResultRounding) -> bool {
     kind == ROUNDED_F16 || kind == STORED_F16
 }
 
-/// Rounds to the results' type.
+/// Rounds to the result type.
 #[inline(always)]
 unsafe fn narrow<V: CompareVector, const KIND: ResultRounding>(x: V) -> V {
-    // SAFETY: the caller has the level.
+    // SAFETY: the CPU supports the level, by the caller's promise.
     unsafe {
         if is_f16(KIND) {
             x.narrow::<{ narrow_floats::F16 }>()
@@ -295,10 +299,10 @@ unsafe fn narrow<V: CompareVector, const KIND: ResultRounding>(x: V) -> V {
     }
 }
 
-/// The same of finite numbers.
+/// Rounds finite numbers to the result type.
 #[inline(always)]
 unsafe fn narrow_finite<V: CompareVector, const KIND: ResultRounding>(x: V) -> V {
-    // SAFETY: the caller has the level.
+    // SAFETY: the CPU supports the level, by the caller's promise.
     unsafe {
         if is_f16(KIND) {
             x.narrow_finite::<{ narrow_floats::F16 }>()
@@ -308,15 +312,16 @@ unsafe fn narrow_finite<V: CompareVector, const KIND: ResultRounding>(x: V) -> V
     }
 }
 
-/// The microkernel: `G` windows from `first` on of `N` vectors of filters. (Loops, not closures: these would not be
-/// compiled with the level's target features.)
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+/// Microkernel: computes `G` windows, starting at `first`, of `N` vectors of filters. (Loops, not closures, because
+/// closures would not be compiled with the level's target features.)
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
 unsafe fn windows<S: AccumulatorVector, const G: usize, const N: usize, const KIND: ResultRounding>(
     w: &WindowRowArgs,
     first: usize,
 ) {
-    // SAFETY: the caller's input has all taps of the windows' pixels, the panel `N` vectors; the level is available.
+    // SAFETY: the input has all taps of the windows' pixels, the panel has `N` vectors, and the level is available, by
+    // the caller's promise.
     unsafe {
         let zero = S::splat(0.0);
         let mut bias = [zero; N];
@@ -326,7 +331,7 @@ unsafe fn windows<S: AccumulatorVector, const G: usize, const N: usize, const KI
             }
         }
         let mut acc = [[if rounds_pixels(KIND) { [zero; N] } else { bias }; 4]; G];
-        // Both rows of pixels share the offsets, so that these fit the general registers.
+        // Both rows of pixels share the offsets, so that these fit the general-purpose registers.
         let mut pixels = [[0, w.right]; G];
         for g in 0..G {
             pixels[g] = [g * w.step, g * w.step + w.right];
@@ -372,9 +377,8 @@ unsafe fn finish_any<S: AccumulatorVector, const G: usize, const N: usize, const
     acc: [[[S; N]; 4]; G],
     bias: [S; N],
 ) {
-    // Accumulators are copied to memory and read in a loop: that is little code, and variable indices into the
-    // accumulators themselves would keep them out of registers in the loop over taps.
-    // SAFETY: as for `windows`.
+    // Accumulators are copied to memory and read in a loop: this needs little code, and variable indices into the
+    // accumulators would keep them out of registers in the loop over taps. SAFETY: as for `windows`.
     unsafe {
         let mut made: [[MaybeUninit<[S; 4]>; N]; G] = [[const { MaybeUninit::uninit() }; N]; G];
         for g in 0..G {
@@ -398,7 +402,7 @@ unsafe fn finish_any<S: AccumulatorVector, const G: usize, const N: usize, const
     }
 }
 
-/// Stores maximum and argmax of one window whose sums are finite, at element `at`. `floor`: 0 with relu, else −∞.
+/// Stores maximum and argmax of one window with finite sums at element `at`. `floor`: 0 with relu, otherwise −∞.
 #[inline(always)]
 pub unsafe fn finish_finite<S: AccumulatorVector, const KIND: ResultRounding>(
     w: &WindowRowArgs,
@@ -424,7 +428,7 @@ pub unsafe fn finish_finite<S: AccumulatorVector, const KIND: ResultRounding>(
         }
         let (left, right) = (b.max(a), d.max(c));
         let top = right.max(left);
-        // Relu before and after a maximum give the same maximum, and the same argmax where that is not dead.
+        // Relu before or after the maximum gives the same maximum, and the same argmax where it is not dead.
         let y = top.max(floor);
         match KIND {
             STORED => S::store_rounded::<{ narrow_floats::BF16 }>(y, w.y.cast::<u16>().add(at)),
@@ -432,8 +436,7 @@ pub unsafe fn finish_finite<S: AccumulatorVector, const KIND: ResultRounding>(
             _ => put::<S::Compared, KIND>(y, w.y, at),
         }
         if !w.argmax.is_null() {
-            // In the pair that has the maximum it is the second pixel where the first one is less: ties go to the
-            // first.
+            // In the pair that has the maximum, select the second pixel if the first one is less: ties go to the first.
             let in_right = right.gt(left);
             let second = top.gt(S::Compared::choose(in_right, c, a));
             S::Compared::store_argmax(w.argmax.add(at), in_right, second, floor.ge(top));
@@ -441,7 +444,7 @@ pub unsafe fn finish_finite<S: AccumulatorVector, const KIND: ResultRounding>(
     }
 }
 
-/// Stores maximum and argmax of one window, `n` lanes of them, at element `at`; sums may be infinite or NaN.
+/// Stores `n` lanes of the maximum and argmax of one window at element `at`; sums may be infinite or NaN.
 #[inline(always)]
 pub unsafe fn finish<V: CompareVector, const KIND: ResultRounding>(
     w: &WindowRowArgs,
@@ -470,7 +473,8 @@ pub unsafe fn finish<V: CompareVector, const KIND: ResultRounding>(
         if V::any(nan[0], nan[1]) {
             top = V::choose(nan[0], a.add(b), V::choose(nan[1], c.add(d), top));
         }
-        // The gradient goes by the element that comparisons keep, and relu's by what it is applied to.
+        // The gradient follows the element that the comparisons keep; relu's gradient follows the value it is applied
+        // to.
         let dead = match w.relu {
             Relu::None => V::none(),
             Relu::Before => zero.ge(kept),
@@ -502,7 +506,7 @@ pub unsafe fn finish<V: CompareVector, const KIND: ResultRounding>(
     }
 }
 
-/// Pixels as programs that round each of them have them: the sums, and again with the bias.
+/// Rounds the pixels as separate ops would: first the sums, then again after the bias is added.
 #[inline(always)]
 unsafe fn rounded<V: CompareVector, const KIND: ResultRounding>(
     [a, b, c, d]: [V; 4],
@@ -525,7 +529,7 @@ unsafe fn rounded<V: CompareVector, const KIND: ResultRounding>(
     }
 }
 
-/// Relu: NaN stays NaN.
+/// Applies relu; NaN stays NaN.
 #[inline(always)]
 unsafe fn rectified<V: CompareVector>(x: V) -> V {
     // SAFETY: as for `windows`.
@@ -549,15 +553,15 @@ unsafe fn put<V: CompareVector, const KIND: ResultRounding>(x: V, y: *mut u8, at
     }
 }
 
-/// A microkernel, in a loop over the windows of a row.
+/// Function type of a microkernel, which loops over the windows of a row.
 pub type WindowsKernel = unsafe fn(&WindowRowArgs);
 
 macro_rules! kernels {
     ($name:ident, $v:ty, $n:literal, $most:literal, [$($g:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
         unsafe fn $name<const KIND: ResultRounding>(w: &WindowRowArgs) {
-            // As many windows as fit a call, then the rest. A window takes some hundred cycles: to divide windows
-            // evenly would cost a good part of that.
+            // Each call computes as many windows as fit, and the last one the rest. A window takes some hundred cycles;
+            // dividing the windows evenly would cost a good part of that.
             let mut from = 0;
             while from < w.windows {
                 let n = $most.min(w.windows - from);
@@ -586,34 +590,34 @@ kernels!(pairs2, HalfPairs16, 2, 3, [1 2 3], "avx512f,avx512bw,avx512dq,avx512vl
 kernels!(pairs3, HalfPairs16, 3, 2, [1 2], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
 kernels!(pairs4, HalfPairs16, 4, 1, [1], "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
 
-/// The microkernels of a level: for panels of one vector of filters, of two, and so on.
+/// Microkernels of a level: for panels of one vector of filters, of two, and so on.
 #[derive(Clone, Copy)]
 pub struct WindowKernels {
     kernels: &'static [WindowsKernel],
     lanes: usize,
 }
 
-/// Element types of the operands in microkernels and of the results, and where sums are rounded.
+/// Element types of operands and results in microkernels, and where sums are rounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MicrokernelTypes {
-    /// f32 to f32.
+    /// f32 operands, f32 results.
     Wide,
-    /// A narrow format widened to f32, to this format, rounded before and after the bias is added.
+    /// Operands of this narrow format, widened to f32; results are rounded to it before and after the bias is added.
     Rounded(NarrowFormat),
-    /// The same, rounded once.
+    /// Operands of this narrow format, widened to f32; results are rounded to it once.
     Once(NarrowFormat),
-    /// Pairs of bf16 (VDPBF16PS) to bf16, rounded once.
+    /// Pairs of bf16 (VDPBF16PS); results are rounded to bf16 once.
     Pairs,
 }
 
 impl MicrokernelTypes {
-    /// Bytes of an element of the input as microkernels read it.
+    /// Bytes of an input element as microkernels read it.
     pub fn size(self) -> usize {
         if self == MicrokernelTypes::Pairs { 2 } else { 4 }
     }
 }
 
-/// The microkernels of a level of vectors. `Stored::Pairs` is only asked for where the machine has AVX512_BF16.
+/// Returns the microkernels of a vector level. `Pairs` requires a machine with AVX512_BF16.
 pub fn windows_shape(level: Level, stored: MicrokernelTypes) -> WindowKernels {
     macro_rules! kinds {
         ($($name:ident)*) => {
@@ -641,13 +645,13 @@ pub fn windows_shape(level: Level, stored: MicrokernelTypes) -> WindowKernels {
 }
 
 impl WindowKernels {
-    /// Filters of a panel, where there are `features`: as few panels as possible, of about the same width.
+    /// Returns the filters per panel for `features` filters: as few panels as possible, of about the same width.
     pub fn panel(&self, features: usize) -> usize {
         let vectors = features.div_ceil(self.lanes).max(1);
         vectors.div_ceil(vectors.div_ceil(self.kernels.len())) * self.lanes
     }
 
-    /// The microkernel for a panel of `columns` filters.
+    /// Returns the microkernel for a panel of `columns` filters.
     pub fn kernel(&self, columns: usize) -> WindowsKernel {
         self.kernels[columns.div_ceil(self.lanes) - 1]
     }

@@ -1,8 +1,8 @@
-//! A convolution that is max-pooled, on vectors: its result never is an array.
+//! Convolution with fused max pooling on SIMD vectors; the unpooled result is never stored.
 //!
-//! The unit of work is one row of pooling windows of one image. Windows of 2×2 are computed in registers, directly or
-//! by Winograd. Others are pooled from a row of pixels in scratch that fits L1. Where a product with few columns
-//! follows, it is summed row by row for some images, while their maxima are in L2.
+//! The unit of work is one row of pooling windows of one image. 2×2 windows are computed in registers, directly or by
+//! Winograd. Other windows are pooled from a row of pixels in scratch that fits L1. If a product with few columns
+//! follows, it is summed row by row for several images, while their maxima are in L2.
 
 mod microkernel;
 mod winograd;
@@ -29,31 +29,31 @@ use crate::simd::pool_row::{PoolRowArgs, pool_row};
 use systole_compile::MaxPoolArgmax;
 use systole_ir::{DType, Result};
 
-/// Floating-point operations of one block of the parallel loop, at least.
+/// Minimum floating-point operations of one block of the parallel loop.
 const BLOCK: f64 = 1e6;
-/// Most images whose rows of maxima are operands of the product together.
+/// Maximum number of images whose rows of maxima are operands of the product together.
 const IMAGES: usize = 32;
-/// Most bytes of these rows, so that they stay in L2.
+/// Maximum bytes of these rows, so that they stay in L2.
 const ROW_BYTES: usize = 1 << 18;
 
-/// Operands as microkernels read them.
+/// Operands in the layout that microkernels read.
 #[derive(Clone, Copy)]
 struct PreparedOperands {
-    /// Padded input, f32, or bf16 for microkernels of pairs.
+    /// Padded input: f32, or bf16 for microkernels of pairs.
     x: *const u8,
     /// Packed panels of the kernel.
     kernel: *const f32,
-    /// The kernel after Winograd's transform, where that is used.
+    /// The kernel after Winograd's transform, if Winograd is used.
     transformed: *const f32,
     /// Bias padded to whole panels, or null.
     bias: *const f32,
     bounds: MagnitudeBounds,
 }
 
-// SAFETY: threads only read what the pointers point to, while `run` waits for them.
+// SAFETY: threads only read through the pointers, while `run` waits for them.
 unsafe impl Sync for PreparedOperands {}
 
-/// A pooled convolution on vectors. Inputs and results are those of [`PooledConvolution`].
+/// Vector kernel of a pooled convolution. Inputs and results are those of [`PooledConvolution`].
 pub struct VectorConvPool {
     input: PaddedConvInput,
     pool: MaxPoolArgmax,
@@ -67,19 +67,19 @@ pub struct VectorConvPool {
     /// Height and width of the result.
     pooled: [usize; 2],
     features: usize,
-    /// Offsets in the input of the pixels of one row of windows, row-major, in elements.
+    /// Input offsets of the pixels of one row of windows, row-major, in elements.
     pixel: Vec<usize>,
-    /// Offset in the input of each tap, in elements.
+    /// Input offset of each tap, in elements.
     tap: Vec<usize>,
-    /// Offset in the input of each word that microkernels broadcast, in bytes: a pair of taps, or one tap.
+    /// Input offset of each word that microkernels broadcast, in bytes. A word is a pair of taps, or one tap.
     words: Vec<usize>,
-    /// The pairs of taps, for microkernels of pairs.
+    /// Pairs of taps, for microkernels of pairs.
     pairs: Vec<TapPair>,
     /// Pixels of one row of `pixel`.
     line: usize,
-    /// Elements of the input from one row of windows to the next.
+    /// Elements of the input between rows of windows.
     down: usize,
-    /// Rows of windows of one block of the parallel loop.
+    /// Rows of windows in one block of the parallel loop.
     group: usize,
     /// Filters of a panel.
     columns: usize,
@@ -88,16 +88,16 @@ pub struct VectorConvPool {
     product: Option<InnerProducts>,
 }
 
-/// Two adjacent taps of a row of the kernel. Where a row has an odd number, its last pair overlaps the one before.
+/// Two adjacent taps of a kernel row. In a row with an odd number of taps, the last pair overlaps the previous one.
 #[derive(Clone, Copy)]
 struct TapPair {
-    /// Number of the first tap.
+    /// Index of the first tap.
     tap: usize,
-    /// Whether the first tap counts; otherwise it belongs to the pair before and has weight 0 here.
+    /// Whether the first tap counts; otherwise it belongs to the previous pair and has weight 0 here.
     both: bool,
 }
 
-/// The pairs of a kernel of `lines` rows of `length` contiguous taps.
+/// Returns the tap pairs of a kernel with `lines` rows of `length` contiguous taps.
 fn pairs(lines: usize, length: usize) -> Vec<TapPair> {
     let of_line = |line: usize| {
         let first = (0..length.div_ceil(2)).map(move |p| (2 * p).min(length - 2));
@@ -106,16 +106,16 @@ fn pairs(lines: usize, length: usize) -> Vec<TapPair> {
     (0..lines).flat_map(of_line).collect()
 }
 
-/// How a row of windows is computed.
+/// Method that computes a row of windows.
 enum RowMethod {
-    /// Window by window in registers; by Winograd, if there is one, where sums are finite. `right`, `down`: bytes of
-    /// the input from a pixel of the result to its neighbours.
+    /// Window by window in registers; by Winograd if it is available and sums are finite. `right`, `down`: bytes of the
+    /// input between adjacent pixels of the result.
     Registers { shape: WindowKernels, right: usize, down: usize, winograd: Option<WinogradWindows> },
-    /// All pixels of the row in scratch, `rows` pixels a call of `run`; these are rounded by `narrow`, then pooled.
+    /// All pixels of the row in scratch, `rows` pixels per call of `run`; `narrow` rounds them, then they are pooled.
     Rows { run: IndirectKernel, rows: usize, narrow: Option<TileFn>, pool: TileFn },
 }
 
-/// The method of a candidate.
+/// Method that a candidate requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum RequestedMethod {
     /// Windows in registers, by Winograd.
@@ -126,14 +126,15 @@ pub enum RequestedMethod {
     Rows,
 }
 
-/// Why windows are not computed in registers.
-const NO_REGISTERS: &str = "its windows are not 2 by 2, or its kernel has more taps than one block of products: registers hold \
-                            the four sums of a window, and larger ones would need kernels of their own";
+/// Reason why windows cannot be computed in registers.
+const NO_REGISTERS: &str = "its windows are not 2×2, or its kernel has more taps than one block of products: \
+                            registers hold the four sums of a window, and larger windows would need separate \
+                            microkernels";
 
-/// Element types and rounding in microkernels, and whether windows can be computed in registers.
+/// Returns element types and rounding in microkernels, and whether windows can be computed in registers.
 fn storage(p: &PooledConvolution<'_>, ask: RequestedMethod) -> (MicrokernelTypes, bool) {
     let (x, k, excess) = (&p.inputs[0], &p.inputs[1], p.target.excess_precision);
-    // Contiguous taps of a row of the kernel.
+    // Contiguous taps of a kernel row.
     let line_taps = k.shape[1] * k.shape[2];
     let in_registers = p.pool.window == [2, 2] && k.shape[0] * line_taps <= KC;
     let can_pair = in_registers && ask != RequestedMethod::Rows && line_taps > 1 && p.c.rhs_dilation[1] == 1;
@@ -148,8 +149,8 @@ fn storage(p: &PooledConvolution<'_>, ask: RequestedMethod) -> (MicrokernelTypes
 }
 
 impl RowMethod {
-    /// The method that is asked for and the filters of its panels, or why it does not take the problem. `pixel`:
-    /// elements of the input from a pixel of the result to the one below and to the one on the right.
+    /// Returns the requested method and the filters per panel, or why the method does not support the problem. `pixel`:
+    /// elements of the input from a pixel of the result to the pixel below and to the pixel on the right.
     fn new(
         p: &PooledConvolution<'_>,
         ask: RequestedMethod,
@@ -160,8 +161,8 @@ impl RowMethod {
         let features = k.shape[3];
         if ask == RequestedMethod::Rows {
             let narrow = sum_rounding(x.dtype, p.has_bias(), level);
-            let pool =
-                pool_row(DType::F32, p.y.dtype, level).ok_or("no pooling kernel writes its element type")?;
+            let pool = pool_row(DType::F32, p.y.dtype, level)
+                .ok_or("no pooling loop writes the element type of its result")?;
             let (run, rows, columns) = indirect_shape(level, features);
             return Ok((RowMethod::Rows { run, rows, narrow, pool }, columns));
         }
@@ -170,17 +171,17 @@ impl RowMethod {
         }
         let winograd = match ask {
             RequestedMethod::Winograd if !p.target.winograd => {
-                return Err("Winograd is off: option winograd, SYSTOLE_WINOGRAD".into());
+                return Err("Winograd is disabled (option winograd, SYSTOLE_WINOGRAD)".into());
             }
             RequestedMethod::Winograd if !has_unit_steps(p.c) || p.pool.strides != p.pool.window => {
-                return Err(
-                    "its steps are not single elements, or its windows do not touch: they are no tiles"
-                        .into(),
-                );
+                return Err("it has strides or dilations, or its pooling windows are not adjacent".into());
             }
             RequestedMethod::Winograd => {
                 let winograd = WinogradWindows::new([k.shape[0], k.shape[1]], k.shape[2], stored, level);
-                Some(winograd.ok_or("Winograd does not pay here, or its microkernel exceeds the registers")?)
+                Some(
+                    winograd
+                        .ok_or("Winograd does not pay off here, or its microkernel exceeds the registers")?,
+                )
             }
             _ => None,
         };
@@ -191,13 +192,14 @@ impl RowMethod {
 }
 
 impl VectorConvPool {
-    /// The first method, in the order of the candidates, that takes the problem.
+    /// Creates the kernel with the first method, in the order of the candidates, that supports the problem.
     pub fn any(p: &PooledConvolution<'_>) -> SelectResult<VectorConvPool> {
         let in_registers = VectorConvPool::new(p, RequestedMethod::Winograd)
             .or_else(|_| VectorConvPool::new(p, RequestedMethod::Registers));
         in_registers.or_else(|_| VectorConvPool::new(p, RequestedMethod::Rows))
     }
 
+    /// Creates the kernel with the requested method, or returns why the method does not support the problem.
     pub fn new(p: &PooledConvolution<'_>, ask: RequestedMethod) -> SelectResult<VectorConvPool> {
         let &PooledConvolution { c, pool, inputs, y, target, .. } = p;
         let level = target.level.vectors();
@@ -206,8 +208,8 @@ impl VectorConvPool {
         let (stored, in_registers) = storage(p, ask);
         let size = stored.size();
         let input = PaddedConvInput::of_size(size, x, &c.padding, &c.lhs_dilation);
-        let input = input.ok_or("its padding crops more than there is")?;
-        // Where windows are adjacent, the columns beyond the last window are not computed.
+        let input = input.ok_or("its padding crops more elements than there are")?;
+        // If windows are adjacent, the columns beyond the last window are not computed.
         let line = match pool.strides[1] == pool.window[1] {
             true => y.shape[2] * pool.window[1],
             false => pool.operand.shape[2],
@@ -265,7 +267,7 @@ impl VectorConvPool {
         (self.padded_features() * 4).next_multiple_of(64)
     }
 
-    /// Bytes of operand `k` converted to f32; 0 where it is read as it is.
+    /// Bytes of operand `k` converted to f32; 0 if it is read as stored.
     fn wide_bytes(&self, k: usize) -> usize {
         match (self.dtype, self.sizes.get(k)) {
             (DType::F32, _) | (_, None) => 0,
@@ -275,7 +277,7 @@ impl VectorConvPool {
         }
     }
 
-    /// The convolution of all pixels of a row of windows, with the bias if it is not null, to `out: f32[pixels,
+    /// Convolves all pixels of a row of windows, adds the bias unless it is null, and writes `out: f32[pixels,
     /// features]`.
     unsafe fn convolve(
         &self,
@@ -319,7 +321,7 @@ impl VectorConvPool {
     unsafe fn prepare(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> PreparedOperands {
         let mut at = 0;
         let mut operands: Vec<*const u8> = io.inputs[..self.sizes.len()].to_vec();
-        // SAFETY: scratch is laid out as `scratch()` counts it; operands have the shapes of `new`.
+        // SAFETY: scratch has the layout that `scratch()` counts; operands have the shapes of `new`.
         unsafe {
             for (k, operand) in operands.iter_mut().enumerate() {
                 if let Some(widen) = widen(self.dtype, self.level)
@@ -352,7 +354,7 @@ impl VectorConvPool {
                     let to = transformed.add(j * winograd.elements());
                     winograd.kernel(panels.add(j * taps), self.columns, to);
                 }
-                // The transforms enlarge magnitudes, of the input at most 4 times, of the kernel 9/4 times.
+                // The transforms enlarge magnitudes: of the input at most 4 times, of the kernel 9/4 times.
                 terms *= 16.0;
             }
             let gain = self.magnitude(operands[1], self.sizes[1], self.magnitude) * terms;
@@ -376,7 +378,7 @@ impl VectorConvPool {
 
     unsafe fn magnitude(&self, x: *const u8, n: usize, of: TileFn) -> f32 {
         let mut most = 0f32;
-        // SAFETY: the caller has `n` elements there, of the type that `of` takes.
+        // SAFETY: `x` has `n` elements of the type that `of` reads, by the caller's promise.
         unsafe { of((&raw mut most).cast(), x, x, x, n) };
         most
     }
@@ -399,7 +401,7 @@ impl VectorConvPool {
         }
     }
 
-    /// Bytes of scratch that [`VectorConvPool::row`] needs.
+    /// Bytes of scratch for [`VectorConvPool::row`].
     fn tile_bytes(&self) -> usize {
         match self.method {
             RowMethod::Registers { .. } => self.winograd().map_or(0, WinogradWindows::part_bytes),
@@ -407,7 +409,7 @@ impl VectorConvPool {
         }
     }
 
-    /// Computes one row of windows of one image; its results begin at `y` and `argmax` (or null).
+    /// Computes one row of windows of one image. Results start at `y` and `argmax` (or null).
     unsafe fn row(&self, operands: &PreparedOperands, y: *mut u8, argmax: *mut u8, tile: *mut f32) {
         match &self.method {
             // SAFETY: by the caller's promise.
@@ -458,7 +460,7 @@ impl VectorConvPool {
         }
     }
 
-    /// Computes all rows of windows and the product with their maxima, one row of some images at a time.
+    /// Computes all rows of windows and the product with their maxima, one row of several images at a time.
     unsafe fn run_with_product(
         &self,
         cx: &KernelContext<'_>,
@@ -472,7 +474,7 @@ impl VectorConvPool {
         let out = Ptr(io.outputs[io.outputs.len() - 1]);
         let row = self.pooled[1] * self.features;
         let most = (ROW_BYTES / (row * self.dtype.size())).clamp(1, IMAGES);
-        // Inside a parallel loop this thread computes all images; otherwise all threads should have some.
+        // Inside a parallel loop this thread computes all images; otherwise the images are split among all threads.
         let parts = if inside() { 1 } else { 2 * cx.team.threads() };
         let tasks = self.batch.div_ceil(most).max(parts.min(self.batch));
         let tile_bytes = self.tile_bytes().next_multiple_of(64);
@@ -495,7 +497,7 @@ impl VectorConvPool {
         cx.team.run_with(tasks, self.work(), cx.flush, &body);
     }
 
-    /// Nanoseconds of the convolution on one core, about.
+    /// Approximate nanoseconds of the convolution on one core.
     fn work(&self) -> f64 {
         let products = (self.pixel.len() * self.tap.len() * self.features) as f64;
         (self.batch * self.pooled[0]) as f64 * products / 25.0
@@ -512,7 +514,7 @@ impl VectorConvPool {
     ) {
         let &PreparedOperands { x, kernel, transformed, bias, .. } = operands;
         let seen = [&self.pixel, &self.tap].iter().filter_map(|t| t.last()).sum::<usize>() + 1;
-        // SAFETY: all elements that the row reads lie inside one padded image.
+        // SAFETY: all elements that the row reads are inside one padded image.
         let finite = operands.bounds.keep_finite(unsafe { self.magnitude(x, seen, self.magnitude) });
         let winograd = self.winograd().filter(|_| finite);
         let (step, windows) = (right * self.pool.strides[1], self.pooled[1]);
@@ -545,7 +547,7 @@ impl VectorConvPool {
                     row: self.features,
                     columns,
                 };
-                // SAFETY: the windows' inputs lie inside one padded image; the caller has room for the results.
+                // SAFETY: the windows' inputs are inside one padded image; the caller has room for the results.
                 unsafe {
                     match winograd {
                         Some(m) => m.windows(&w, transformed.wrapping_add(j * m.elements()), tile),

@@ -1,4 +1,4 @@
-//! Integer GEMM of any element types in plain loops: one task for each row of C.
+//! Fallback integer GEMM for any integer types in plain loops: one task for each row of C.
 
 use crate::kernel::gemm_dims::{OperandDims, offsets};
 use crate::kernel::{Io, Kernel, KernelContext, Ptr};
@@ -15,7 +15,7 @@ pub struct IntegerGemm {
 }
 
 impl IntegerGemm {
-    /// The GEMM of `ra` (A) and `rb` (B).
+    /// Creates the GEMM of `ra` (A) and `rb` (B).
     pub fn new(ra: &OperandDims, rb: &OperandDims, from: DType, to: DType) -> IntegerGemm {
         IntegerGemm {
             batch: offsets(&ra.batch).into_iter().zip(offsets(&rb.batch)).collect(),

@@ -1,14 +1,13 @@
-//! BLIS-style GEMM driver: `C[M, N] = A[M, K] · B[K, N]`, or a batch of them, from packed micro-panels and
-//! microkernels.
+//! BLIS-style GEMM driver `C[M, N] = A[M, K] · B[K, N]` (also batched), from packed micro-panels and microkernels.
 //!
 //! Loop nest, outermost first: parts of rows (MC), of columns (NC) and of K blocks, which bound packed memory
-//! ([`BlockedGemm::plan`]); groups of B columns; K blocks (KC); row panels of A; register tiles. The group's B micro-panels
-//! of one K block stay in L2 while A micro-panels stream past them.
+//! ([`BlockedGemm::plan`]); groups of B columns; K blocks (KC); row panels of A; register tiles. The group's B
+//! micro-panels of one K block stay in L2 while A micro-panels stream past them.
 //!
-//! A is read unpacked where that costs little: few columns use it, or its cache lines of one tile fit L1 in place. B is
-//! read unpacked where there are few rows. Otherwise all threads pack a part and then compute its tiles. If M is one
-//! part and there are enough columns for all threads, tasks divide N only: each packs its own B columns, one K block at
-//! a time, which then never leave its L2.
+//! A is read unpacked if that costs little: few columns use it, or its cache lines of one tile fit L1 in place. B is
+//! read unpacked if there are few rows. Otherwise all threads pack a part and then compute its tiles. If M is one part
+//! and there are enough columns for all threads, tasks divide N only: each packs its own B columns, one K block at a
+//! time, which then never leave its L2.
 //!
 //! Partial sums between K blocks are kept in C. AMX kernels have a short KC and keep them in task scratch, tile by
 //! tile: rows of C are so far apart that only few of them fit a cache at a time.
@@ -34,47 +33,50 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use systole_ir::Result;
 
-/// MC and NC limit: rows and columns of C in one part.
+/// Maximum MC and NC: rows and columns of C in one part.
 const MC_NC: usize = 4096;
-/// The same where partial sums of a part need scratch (f32 sums of narrow results, epilogues).
+/// Maximum MC and NC if partial sums of a part need scratch (f32 sums of narrow results, epilogues).
 const MC_NC_IN_SCRATCH: usize = 2048;
 /// Elements of the B block (k-steps × columns of a group) that stay in L2.
 const B_BLOCK_ELEMENTS: usize = 96 << 10;
-/// Elements of 4 bytes in a cache line. K blocks begin at multiples of it.
+/// Elements of 4 bytes in a cache line. K blocks start at multiples of it.
 const LINE_ELEMENTS: usize = 16;
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
-/// Bytes of one L1 way (addresses this far apart share a set), and L1 ways that an unpacked A may occupy.
+/// Bytes of one L1 way (addresses this far apart share a set), and number of L1 ways that an unpacked A may occupy.
 const L1_WAY_BYTES: usize = 4096;
 const A_WAYS: usize = 4;
-/// Largest M and N for which an A with contiguous K is read unpacked. No thread then reads what another thread packed,
-/// which is slow between cores that do not share a cache.
+/// Maximum M and N for which an A with contiguous K is read unpacked. No thread then reads data that another thread
+/// packed, which is slow between cores that do not share a cache.
 const UNPACKED_MN: usize = 512;
 /// A micro-panels that one task packs.
 const PANELS_PER_TASK: usize = 16;
-/// Bytes of complete sums that are buffered per call of the epilogue where its arrays have panel layout.
+/// Bytes of complete sums that are buffered per call of the epilogue if its arrays have panel layout.
 const EPILOGUE_BYTES: usize = 32 << 10;
-/// Most elements of a packed operand. Longer ones are cut into parts of K blocks.
+/// Maximum elements of a packed operand. Longer operands are cut into parts of K blocks.
 const PACKED_ELEMENTS: usize = 4 << 20;
-/// Tasks of a parallel loop to aim at. It is fixed, so that blocking and rounding do not depend on the thread count.
+/// Target number of tasks of a parallel loop. It is fixed, so that blocking and rounding do not depend on the thread
+/// count.
 const TASKS: usize = 16;
-/// Where each task packs its own B columns: fewest columns of a task, and the divisor of the number of tasks.
+/// If each task packs its own B columns: minimum columns of a task, and the divisor of the number of tasks.
 const OWN_COLUMNS: usize = 64;
 const OWN_TASKS: usize = 8;
-/// Bytes of B that are in every L2 at a product's end, with what else is there.
+/// Maximum bytes of a B that is in every L2 at the end of a product, together with other data.
 const SMALL_B: usize = 512 << 10;
 /// Approximate nanoseconds for one core to pack an element.
 const PACK_NS: f64 = 0.25;
 
-/// A or B as a strided matrix: `[batch, M or N, K]`. It is first copied if M, N or K is several dimensions that no
-/// single stride walks. "Lane" is the dimension that is not reduced: a row of A, a column of B.
+/// Operand A or B as a strided matrix `[batch, M or N, K]`.
+///
+/// It is first copied if M, N or K consists of several dimensions without a common stride. "Lane" is the dimension that
+/// is not reduced: a row of A, a column of B.
 struct GemmOperand<T> {
     /// Strides in bytes: between lanes (along M or N), and along K.
     lane_stride: usize,
     k_stride: usize,
     /// Byte offset of each batch element.
     batch: Vec<usize>,
-    /// The copy into a dense matrix, and its size in bytes.
+    /// Copy into a dense matrix, and its size in bytes.
     repack: Option<(BoxCopy, usize)>,
     pack: PackFn<T>,
     /// Whether microkernels read it unpacked.
@@ -95,7 +97,8 @@ impl<T> GemmOperand<T> {
                 direct: false,
             };
         }
-        // The dimension of smallest stride stays innermost, so that the copy moves whole cache lines and not elements.
+        // The dimension with the smallest stride stays innermost, so that the copy moves whole cache lines instead of
+        // elements.
         let nearest =
             |dims: &[Dim]| dims.iter().filter(|d| d.size > 1).map(|d| d.src).min().unwrap_or(isize::MAX);
         let by_lanes = nearest(&r.free) < nearest(&r.inner);
@@ -123,7 +126,8 @@ impl<T> GemmOperand<T> {
     }
 }
 
-/// Number of different L1 sets that addresses at a stride of `stride` bytes map to: large powers of two conflict.
+/// Returns the number of different L1 sets that addresses with a stride of `stride` bytes map to: large powers of two
+/// conflict.
 fn l1_sets(stride: usize) -> usize {
     L1_WAY_BYTES / (stride & stride.wrapping_neg()).clamp(LINE_BYTES, L1_WAY_BYTES)
 }
@@ -131,36 +135,41 @@ fn l1_sets(stride: usize) -> usize {
 /// Conversion between f32 sums and stored results of a narrower type.
 #[derive(Clone, Copy)]
 pub struct SumRounding {
-    /// f32 to the stored type, and back.
+    /// Conversion from f32 to the stored type.
     pub narrow: TileFn,
+    /// Conversion from the stored type to f32.
     pub widen: TileFn,
     /// Bytes of a stored element.
     pub size: usize,
 }
 
-/// A k-step of ones, and the function from a column sum of B (A's row replaced by ones) to what is added to C.
+/// Zero-point correction: a k-step of ones, and the function from a column sum of B (A's row replaced by ones) to the
+/// value that is added to C.
 type Correction<T> = (T, fn(T) -> T);
 
-/// Element types of a GEMM: how operands are packed, and how sums are stored.
+/// Element types of a GEMM: packing of operands and storage of sums.
 pub struct GemmTypes<T: 'static> {
     /// Bytes of an element of A and B as stored.
     pub size: usize,
     /// Reduction elements of one k-step (VNNI group).
     pub group: usize,
+    /// Packing of A.
     pub pack_left: PackFn<T>,
+    /// Packing of B.
     pub pack_right: PackFn<T>,
     /// Whether microkernels can read A and B as stored, without conversion.
     pub plain: bool,
+    /// Rounding of sums to a narrower result type. `None`: sums are stored unchanged.
     pub round: Option<SumRounding>,
-    /// Where packing adds a zero point to A (i8 packed as u8): compensation from the column sums of B.
+    /// Compensation from the column sums of B if packing adds a zero point to A (i8 packed as u8).
     pub correction: Option<Correction<T>>,
     pub abilities: GemmFeatures,
 }
 
-/// Optional features of a GEMM. Element types for which no program asks for them leave them out.
+/// Optional features of a GEMM. Element types whose programs never use them leave them out.
 #[derive(Clone, Copy)]
 pub struct GemmFeatures {
-    /// `C += A · B` (beta = 1).
+    /// Accumulation: `C += A · B` (beta = 1).
     pub accumulate: bool,
     /// Packing B once for many calls.
     pub keep: bool,
@@ -173,7 +182,7 @@ impl GemmFeatures {
     pub const NONE: GemmFeatures = GemmFeatures { accumulate: false, keep: false, hand_over: false };
 }
 
-/// A GEMM `[M, K] · [K, N]`, or a batch of them, with its blocking.
+/// Blocked GEMM kernel `[M, K] · [K, N]`, or a batch of them.
 pub struct BlockedGemm<T: 'static> {
     a: GemmOperand<T>,
     b: GemmOperand<T>,
@@ -187,22 +196,22 @@ pub struct BlockedGemm<T: 'static> {
     shape: MicrokernelShape<T>,
     types: GemmTypes<T>,
     epilogue: Epilogue,
-    /// Whether complete sums go to an epilogue instead of C.
+    /// Whether complete sums are passed to an epilogue instead of C.
     hands_over: bool,
-    /// Whether B, and the epilogue's arrays, have panel layout `[N / columns, rows, columns]`, `columns` of a register
-    /// tile.
+    /// Whether B, and the epilogue's arrays, have panel layout `[N / columns, rows, columns]`, with the `columns` of a
+    /// register tile.
     panel_layout: [bool; 2],
     plan: BlockingPlan,
 }
 
-/// Blocking, as counts: each dimension is divided into that many ranges of nearly equal length.
+/// Blocking, as counts: each dimension is divided into this many ranges of nearly equal length.
 #[derive(Clone, Copy)]
 struct BlockingPlan {
     /// Row panels of A: M is divided into tiles of at most MR rows.
     panels: usize,
     /// K blocks of about KC k-steps.
     blocks: usize,
-    /// Parts that are packed and computed one after the other: ranges of row panels, of columns, of K blocks.
+    /// Parts that are packed and computed one after another: ranges of row panels, of columns, of K blocks.
     row_parts: usize,
     column_parts: usize,
     block_parts: usize,
@@ -212,12 +221,12 @@ struct BlockingPlan {
     by_columns: bool,
 }
 
-/// The `i`-th of `parts` even ranges of `0..n`.
+/// Returns the `i`-th of `parts` even ranges of `0..n`.
 fn even(n: usize, parts: usize, i: usize) -> Range<usize> {
     n * i / parts..n * (i + 1) / parts
 }
 
-/// As [`even`], but ranges begin at multiples of `unit`.
+/// Like [`even`], but ranges start at multiples of `unit`.
 fn even_by(unit: usize, n: usize, parts: usize, i: usize) -> Range<usize> {
     let r = even(n.div_ceil(unit), parts, i);
     (r.start * unit).min(n)..(r.end * unit).min(n)
@@ -252,7 +261,7 @@ struct GemmAddresses<'a> {
 }
 
 impl<T: GemmElement> BlockedGemm<T> {
-    /// The GEMM of `ra` (A) and `rb` (B); `shape` is the microkernel.
+    /// Creates the GEMM of `ra` (A) and `rb` (B); `shape` is the microkernel.
     pub fn new(
         ra: &OperandDims,
         rb: &OperandDims,
@@ -263,7 +272,7 @@ impl<T: GemmElement> BlockedGemm<T> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         let mut a = GemmOperand::new(ra, types.size, types.pack_left);
         let mut b = GemmOperand::new(rb, types.size, types.pack_right);
-        // Packing pays where several tiles use an element.
+        // Packing pays off if several tiles use an element.
         let in_place =
             a.m_contiguous_in_l1(k) || m.max(n) <= UNPACKED_MN && a.k_contiguous_in_l1(shape.rows());
         a.direct = types.plain && (n <= 2 * shape.columns || in_place);
@@ -301,7 +310,7 @@ impl<T: GemmElement> BlockedGemm<T> {
         self.height = self.shape.height(self.m.div_ceil(self.plan.panels));
     }
 
-    /// Whether partial sums cannot be kept in C: it is narrower, or not stored.
+    /// Whether partial sums cannot be kept in C, because it is narrower or not stored.
     fn sums_apart(&self) -> bool {
         self.types.round.is_some() || self.hands_over
     }
@@ -339,8 +348,8 @@ impl<T: GemmElement> BlockedGemm<T> {
         }
     }
 
-    /// Columns of a group. With an epilogue, as many as fit L2: it then reads and writes long runs of a row. Groups
-    /// have about equal sizes, so that threads do not wait for a last large one.
+    /// Returns the columns per group. With an epilogue, as many as fit L2: it then reads and writes long runs of a row.
+    /// Groups have about equal sizes, so that threads do not wait for a large last group.
     fn group(&self) -> usize {
         if !self.hands_over || self.panel_layout[0] || self.panel_layout[1] {
             return self.shape.group;
@@ -349,7 +358,7 @@ impl<T: GemmElement> BlockedGemm<T> {
         self.n.div_ceil(self.n.div_ceil(most).max(1)).next_multiple_of(self.shape.columns)
     }
 
-    /// Tasks for `columns` of a part, where each packs its own B columns.
+    /// Returns the number of tasks for `columns` of a part if each task packs its own B columns.
     fn own_tasks(&self, columns: usize) -> usize {
         columns.div_ceil(self.shape.group).next_multiple_of(OWN_TASKS)
     }
@@ -363,7 +372,7 @@ impl<T: GemmElement> BlockedGemm<T> {
         self.m * panel / self.plan.panels
     }
 
-    /// First k-step of a K block; that of `blocks` is the end of K.
+    /// First k-step of a K block; for index `blocks`, the end of K.
     fn k_start(&self, block: usize) -> usize {
         // K blocks are whole cache lines of 4-byte elements.
         let line = LINE_ELEMENTS.max(self.shape.unit);
@@ -398,8 +407,7 @@ impl<T: GemmElement> BlockedGemm<T> {
         self.scratch_parts().iter().sum::<usize>() * size_of::<T>()
     }
 
-    /// Whether the products of a batch run in parallel, each with scratch of its thread. At most 16 MiB for each
-    /// thread.
+    /// Whether the products of a batch run in parallel, each with its thread's scratch, of at most 16 MiB.
     fn side_by_side(&self) -> bool {
         self.batches() >= 4 && self.scratch_of_one() <= 16 << 20
     }
@@ -441,7 +449,7 @@ impl<T: GemmElement> BlockedGemm<T> {
                 batch,
                 finish,
             };
-            // SAFETY: the caller's arrays; `scratch_parts` gives the layout and size of scratch.
+            // SAFETY: the caller's arrays; `scratch_parts` defines the layout and size of scratch.
             unsafe { self.one(cx, &at) };
         };
         if self.side_by_side() {
@@ -460,7 +468,7 @@ impl<T: GemmElement> BlockedGemm<T> {
             * self.shape.step_ns
     }
 
-    /// One product of the batch, part by part.
+    /// Computes one product of the batch, part by part.
     unsafe fn one(&self, cx: &KernelContext<'_>, at: &GemmAddresses<'_>) {
         let p = &self.plan;
         for i in 0..p.row_parts {
@@ -492,7 +500,7 @@ impl<T: GemmElement> BlockedGemm<T> {
         let row_tasks =
             if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS_PER_TASK) };
         let no_right = self.b.direct || self.plan.by_columns || at.kept || part.right_ready;
-        // As many tasks as there are columns for, where there are few: one thread would else pack all.
+        // As many tasks as the columns allow if there are few: otherwise a single thread would pack everything.
         let apart = part.blocks.len() * part.columns.len().div_ceil(self.shape.group) >= OWN_TASKS;
         let group = if apart { self.shape.group } else { self.shape.columns };
         let column_tasks = if no_right { 0 } else { part.columns.len().div_ceil(group) };
@@ -527,7 +535,7 @@ impl<T: GemmElement> BlockedGemm<T> {
             self.panel(&self.a, at.a, rows, fill, block, to)
         };
         let panels: SmallVec<[PanelArgs<T>; PANELS_PER_TASK]> = panels.map(panel).collect();
-        // SAFETY: `panel` describes rows of A, and places in packed A that `scratch_parts` counts.
+        // SAFETY: `panel` describes rows of A, and destinations in packed A that `scratch_parts` counts.
         unsafe { (self.a.pack)(&panels) };
     }
 
@@ -550,7 +558,8 @@ impl<T: GemmElement> BlockedGemm<T> {
         unsafe { (self.b.pack)(&panels) };
     }
 
-    /// Arguments that pack some lanes (rows of A, columns of B) of one K block, zero-padded to `fill` lanes.
+    /// Returns arguments that pack a range of lanes (rows of A, columns of B) of one K block, zero-padded to `fill`
+    /// lanes.
     fn panel(
         &self,
         o: &GemmOperand<T>,
@@ -583,7 +592,7 @@ impl<T: GemmElement> BlockedGemm<T> {
         at.packed_a.elem::<T>(before * self.height)
     }
 
-    /// Address of the B micro-panel that begins at column `j`. Packed B: `[K blocks, column panels, k-steps, columns]`.
+    /// Address of the B micro-panel that starts at column `j`. Packed B: `[K blocks, column panels, k-steps, columns]`.
     fn right_panel(&self, at: &GemmAddresses<'_>, part: &GemmPart, block: usize, j: usize) -> *const T {
         let columns = part.columns.len().next_multiple_of(self.shape.columns);
         let k_steps = self.k_start(block) - self.k_start(part.blocks.start);
@@ -596,10 +605,11 @@ impl<T: GemmElement> BlockedGemm<T> {
         self.plan.by_columns && !self.b.direct && !at.kept
     }
 
-    /// How a part's tiles are shared out: tasks along rows, tasks along columns, and columns of a task.
+    /// Returns how a part's tiles are divided among tasks: tasks along rows, tasks along columns, and columns of a
+    /// task.
     fn grid(&self, part: &GemmPart) -> (usize, usize, usize) {
         let (n, splits, group) = (part.columns.len(), self.plan.splits, self.group());
-        // Few rows: each core's L2 gets its own part of B.
+        // Few rows: each core's L2 has a different part of B.
         if self.plan.by_columns {
             return (1, self.own_tasks(n), group);
         }
@@ -608,7 +618,7 @@ impl<T: GemmElement> BlockedGemm<T> {
         let fewest = if buffered { rows.div_ceil(self.shape.task_rows) } else { 1 };
         let row_tasks =
             (TASKS / n.div_ceil(group).max(1)).max(fewest).clamp(1, part.panels.len().div_ceil(2));
-        // Few tasks are of unequal size: panels of rows cannot be shared out evenly.
+        // Few tasks have unequal sizes: panels of rows cannot be divided evenly.
         let is_few = |width: usize| row_tasks * n.div_ceil(width) * splits < OWN_TASKS;
         let mut width = group;
         while is_few(width) && width > self.shape.columns && !self.hands_over {
@@ -623,7 +633,8 @@ impl<T: GemmElement> BlockedGemm<T> {
         let (row_tasks, column_tasks, width) = self.grid(part);
         let rows = self.row(part.panels.end) - self.row(part.panels.start);
         let k_steps = self.k_start(part.blocks.end) - self.k_start(part.blocks.start);
-        // What is next to a product, such as element-wise work, is shared out by rows: so is one whose B is in each L2 anyway.
+        // Steps next to a product, such as element-wise ones, are divided by rows. So is a product whose B is in each
+        // L2 anyway.
         let by_rows = n * k_steps * size_of::<T>() <= SMALL_B;
         let body = |task: usize| {
             let (split, task) = (task % splits, task / splits);
@@ -649,7 +660,7 @@ impl<T: GemmElement> BlockedGemm<T> {
         cx.team.run_with(splits * column_tasks * row_tasks, self.work(rows, n, k_steps), cx.flush, &body);
     }
 
-    /// Where a job's sums go after the last K block of a part: C, or scratch.
+    /// Returns the destination of a task's sums after the last K block of a part: C, or scratch.
     fn target(&self, at: &GemmAddresses<'_>, part: &GemmPart, job: &GemmTask) -> SumsLocation<T> {
         let (row, column) = (self.row(job.panels.start), job.columns.start);
         if self.plan.splits > 1 {
@@ -681,23 +692,23 @@ impl<T: GemmElement> BlockedGemm<T> {
     }
 
     /// Elements between rows of buffered complete sums. One cache line of padding for AMX, whose tiles store 16 rows at
-    /// once: rows at a stride of a power of two would conflict in L1.
+    /// once: rows whose stride is a power of two would conflict in L1.
     fn sums_stride(&self, columns: usize) -> usize {
         columns + if self.shape.registers.is_some() { LINE_ELEMENTS } else { 0 }
     }
 
-    /// Whether partial sums between K blocks are kept in task scratch and not in C: those that C cannot hold, and those
+    /// Whether partial sums between K blocks are kept in task scratch instead of C: those that C cannot hold, and those
     /// of AMX, whose KC is short.
     fn sums_in_scratch(&self) -> bool {
         self.sums_apart() || self.shape.registers.is_some()
     }
 
-    /// Whether a job's last K block completes its sums, which are then rounded or passed to the epilogue.
+    /// Whether a task's last K block completes its sums, which are then rounded or passed to the epilogue.
     fn completes(&self, job: &GemmTask) -> bool {
         self.sums_apart() && self.plan.splits == 1 && job.blocks.end == self.plan.blocks
     }
 
-    /// Computes a job on this thread.
+    /// Computes a task on this thread.
     unsafe fn job(&self, at: &GemmAddresses<'_>, part: &GemmPart, job: &GemmTask) {
         let parts = self.task_scratch(at, job);
         with_scratch(parts.iter().sum::<usize>() * size_of::<T>(), |memory| {
@@ -710,13 +721,13 @@ impl<T: GemmElement> BlockedGemm<T> {
                 ..*at
             };
             for block in job.blocks.clone() {
-                // SAFETY: the caller's job; `task_scratch` gives the layout and size of `memory`.
+                // SAFETY: the caller's task; `task_scratch` defines the layout and size of `memory`.
                 unsafe { self.block(&at, part, job, block, sums, row) };
             }
         });
     }
 
-    /// One K block of a job. `sums` holds its partial sums between K blocks; `row` buffers complete sums.
+    /// Computes one K block of a task. `sums` holds its partial sums between K blocks; `row` buffers complete sums.
     unsafe fn block(
         &self,
         at: &GemmAddresses<'_>,
@@ -742,7 +753,7 @@ impl<T: GemmElement> BlockedGemm<T> {
                 right_ready: true,
             };
             right = &mine;
-            // SAFETY: task scratch has room for one K block of the job's columns.
+            // SAFETY: task scratch has room for one K block of the task's columns.
             unsafe { self.pack_right(at, right, block, job.columns.clone()) };
         }
         let mut bias: *const T = std::ptr::null();
@@ -751,11 +762,11 @@ impl<T: GemmElement> BlockedGemm<T> {
         }
         let corrections;
         if let Some(correction) = self.types.correction {
-            // SAFETY: the job's columns of B are packed.
+            // SAFETY: the task's columns of B are packed.
             corrections = unsafe { self.corrections(at, right, job, block, correction) };
             bias = corrections.as_ptr();
         }
-        // The first K block of a job starts from C or earlier parts' sums where there are any, else from zero.
+        // The first K block of a task starts from C or earlier parts' sums if there are any, otherwise from zero.
         let held = job.blocks.start > 0 || (self.epilogue.accumulate && self.types.round.is_none());
         let continued = first && held && self.plan.splits == 1;
         for (i, panel) in job.panels.clone().enumerate() {
@@ -777,16 +788,16 @@ impl<T: GemmElement> BlockedGemm<T> {
                 true => target.down(before),
                 false => between,
             };
-            // SAFETY: `from` and `to` cover the panel's rows and the job's columns.
+            // SAFETY: `from` and `to` cover the panel's rows and the task's columns.
             unsafe { self.row_of_tiles(at, right, job, block, &RowPanel { rows, left, a, from, to, bias }) };
             if completes {
-                // SAFETY: the panel's sums of the job's columns are complete and belong to this task.
+                // SAFETY: the panel's sums of the task's columns are complete and belong to this task.
                 unsafe { self.complete_panel(at, job, panel, group, (row, stride)) };
             }
         }
     }
 
-    /// Where complete sums of a row panel are buffered for rounding or the epilogue.
+    /// Returns the buffer for a row panel's complete sums before rounding or the epilogue.
     #[inline(always)]
     fn complete_sums_at(
         &self,
@@ -826,8 +837,8 @@ impl<T: GemmElement> BlockedGemm<T> {
         }
     }
 
-    /// Zero-point compensation of a K block: one value for each of the job's columns. A row of ones times B gives the
-    /// column sums.
+    /// Computes the zero-point compensation of a K block: one value for each of the task's columns. A row of ones times
+    /// B gives the column sums.
     unsafe fn corrections(
         &self,
         at: &GemmAddresses<'_>,
@@ -846,7 +857,7 @@ impl<T: GemmElement> BlockedGemm<T> {
             to: SumsLocation::rows(corrections.as_mut_ptr(), 0),
             bias: std::ptr::null(),
         };
-        // SAFETY: `ones` has a K block's k-steps, `corrections` the job's columns.
+        // SAFETY: `ones` has a K block's k-steps, `corrections` the task's columns.
         unsafe { self.row_of_tiles(at, right, job, block, &line) };
         corrections.iter_mut().for_each(|x| *x = scale(*x));
         corrections
@@ -899,8 +910,8 @@ impl<T: GemmElement> BlockedGemm<T> {
         }
     }
 
-    /// Row panels that are passed to the epilogue together. With panel layout several, so that it reads and writes long
-    /// runs.
+    /// Number of row panels that are passed to the epilogue together: several with panel layout, so that it reads and
+    /// writes long runs.
     fn panels_per_call(&self, job: &GemmTask) -> usize {
         if !self.panel_layout[1] {
             return 1;
@@ -908,14 +919,14 @@ impl<T: GemmElement> BlockedGemm<T> {
         (EPILOGUE_BYTES / (self.height * job.columns.len() * size_of::<T>())).max(1)
     }
 
-    /// The row panels that are passed to the epilogue together with the `i`-th of a job.
+    /// Returns the row panels that are passed to the epilogue together with the `i`-th panel of a task.
     fn epilogue_group(&self, job: &GemmTask, i: usize) -> Range<usize> {
         let many = self.panels_per_call(job);
         let first = job.panels.start + i / many * many;
         first..(first + many).min(job.panels.end)
     }
 
-    /// Address and strides of a row panel of A in a K block: packed, or in place.
+    /// Returns address and strides of a row panel of A in a K block: packed, or in place.
     fn left(
         &self,
         at: &GemmAddresses<'_>,
@@ -937,7 +948,7 @@ impl<T: GemmElement> BlockedGemm<T> {
         (a, LhsLayout::Strided)
     }
 
-    /// The register tiles of one row panel over a job's columns. `part` is the range that packed B covers.
+    /// Computes the register tiles of one row panel over a task's columns. `part` is the range that packed B covers.
     unsafe fn row_of_tiles(
         &self,
         at: &GemmAddresses<'_>,
@@ -983,12 +994,12 @@ impl<T: GemmElement> BlockedGemm<T> {
                 ahead: line.a.ptr.wrapping_add(next + if wanted { i * lines } else { 0 }),
                 ahead_step: if wanted { LINE_BYTES / size_of::<T>() } else { 0 },
             };
-            // SAFETY: the caller's panel covers the rows, the K block and the job's columns.
+            // SAFETY: the caller's panel covers the rows, the K block and the task's columns.
             unsafe { self.shape.kernel(line.rows, line.left, columns)(&tile) };
         }
     }
 
-    /// Rounds `n` complete sums of one row into C from element `to` on.
+    /// Rounds `n` complete sums of one row into C, starting at element `to`.
     unsafe fn round_row(
         &self,
         round: SumRounding,
@@ -1052,7 +1063,7 @@ impl<T: GemmElement> BlockedGemm<T> {
     }
 }
 
-/// Addresses of A, B, and the bias or null.
+/// Returns the addresses of A, B, and the bias or null.
 fn operands(io: &Io<'_>) -> [*const u8; 3] {
     [io.inputs[0], io.inputs[1], io.inputs.get(2).copied().unwrap_or(std::ptr::null())]
 }
@@ -1064,7 +1075,7 @@ impl<T: GemmElement> Kernel for BlockedGemm<T> {
         repacked(&self.a) + repacked(&self.b) + own
     }
 
-    /// Bytes of packed B; 0 where B is read unpacked, copied first, or packed in several parts.
+    /// Returns the bytes of packed B; 0 if B is read unpacked, copied first, or packed in several parts.
     fn kept(&self, same: &[bool]) -> usize {
         let p = &self.plan;
         let whole = p.column_parts == 1 && p.block_parts == 1 && self.batches() == 1;
@@ -1114,13 +1125,13 @@ impl<T: GemmElement> Kernel for BlockedGemm<T> {
         Ok(())
     }
 
-    /// Refused for rounded results: as steps of their own, product and addition are each rounded.
+    /// Returns false for rounded results: as separate steps, product and addition are each rounded.
     fn add_to_result(&mut self) -> bool {
         self.epilogue.accumulate = self.types.abilities.accumulate && self.types.round.is_none();
         self.epilogue.accumulate
     }
 
-    /// Refused where results are rounded, C is accumulated to, or K is split.
+    /// Returns false if results are rounded, C is accumulated to, or K is split.
     fn hand_over_blocks(&mut self) -> bool {
         self.hands_over = self.types.abilities.hand_over
             && self.types.round.is_none()
@@ -1141,8 +1152,9 @@ impl<T: GemmElement> Kernel for BlockedGemm<T> {
         unsafe { self.run_to(cx, operands(io), (std::ptr::null_mut(), Some(take)), io.scratch, kept) }
     }
 
-    /// Panels have the columns of a register tile. Refused where operands are converted while packing, where tasks do
-    /// not divide N only, for batches, and where N is no multiple of the tile's columns.
+    /// Switches operand or result to panels with the columns of a register tile. Returns `None` if operands are
+    /// converted while packing, if tasks do not divide N only, for batches, and if N is not a multiple of the tile's
+    /// columns.
     fn take_panels(&mut self, which: GemmSide, on: bool) -> Option<usize> {
         let (width, size) = (self.shape.columns, size_of::<T>());
         let [rows, panels] = [[size, self.n * size], [self.k * size, width * size]];
@@ -1172,17 +1184,17 @@ impl<T: GemmElement> Kernel for BlockedGemm<T> {
     }
 }
 
-/// A row panel of A: element `(row, k)` at `row · self.row + k · self.k`.
+/// Address and strides of a row panel of A: element `(row, k)` is at `row · self.row + k · self.k`.
 struct StridedPanel<T> {
     ptr: *const T,
     row: usize,
     k: usize,
 }
 
-/// Where the sums of a row panel are read or written, from the job's first column on.
+/// Location of the sums of a row panel, starting at the task's first column.
 #[derive(Clone, Copy)]
 struct SumsLocation<T> {
-    /// Null: sums start at zero.
+    /// Null if sums start at zero.
     ptr: *mut T,
     /// Elements between columns.
     column: usize,
@@ -1202,23 +1214,23 @@ impl<T> SumsLocation<T> {
         SumsLocation { ptr, column: 1, row: Some(row), whole: false }
     }
 
-    /// Dense tiles of `height` rows, one after the other.
+    /// Dense tiles of `height` rows, one after another.
     fn tiles(ptr: *mut T, height: usize) -> SumsLocation<T> {
         SumsLocation { ptr, column: height, row: None, whole: true }
     }
 
-    /// The same, `rows` further down; tiles stay where they are.
+    /// Returns the location `rows` further down; tiles stay at the same location.
     fn down(self, rows: usize) -> SumsLocation<T> {
         SumsLocation { ptr: self.ptr.wrapping_add(rows * self.row.unwrap_or(0)), ..self }
     }
 
-    /// Address, and elements between rows, of the tile at a column.
+    /// Returns the address, and the elements between rows, of the tile at a column.
     fn at(self, column: usize, width: usize) -> (*mut T, usize) {
         (self.ptr.wrapping_add(column * self.column), self.row.unwrap_or(width))
     }
 }
 
-/// One row panel times the columns of a job: arguments of [`BlockedGemm::row_of_tiles`].
+/// Row panel times the columns of a task: arguments of [`BlockedGemm::row_of_tiles`].
 struct RowPanel<T> {
     rows: usize,
     left: LhsLayout,
@@ -1228,7 +1240,7 @@ struct RowPanel<T> {
     bias: *const T,
 }
 
-/// The row panels, columns and K blocks that one task computes.
+/// Row panels, columns and K blocks that one task computes.
 struct GemmTask {
     panels: Range<usize>,
     columns: Range<usize>,
@@ -1278,7 +1290,7 @@ mod tests {
         let bytes = p.kept(&[false, true, false]);
         let kept = AlignedMemory::new(bytes.max(1)).unwrap();
         let made = if keep && bytes > 0 { kept.ptr().cast_const() } else { std::ptr::null() };
-        // SAFETY: all arrays have the product's sizes, `scratch` and `kept` the bytes that the kernel asked for.
+        // SAFETY: all arrays have the product's sizes, `scratch` and `kept` the bytes that the kernel requested.
         unsafe {
             if !made.is_null() {
                 p.keep(&cx, &operands, kept.ptr());

@@ -1,4 +1,4 @@
-//! GEMM with few rows (M ≤ 16 per call) and long rows of B, bf16, without packing B.
+//! AMX GEMM with few rows (M ≤ 16 per call) and long rows of B, bf16, without packing B.
 //!
 //! A 32-bit word of a row of B is two adjacent columns of one k, not two k of one column as the instruction expects. A
 //! is therefore packed twice, with each element in the low or in the high half of a word and zero in the other. This
@@ -12,22 +12,22 @@ use std::mem::MaybeUninit;
 
 /// Prefetch distance, in columns.
 const AHEAD: usize = 128;
-/// Bytes of a tile of A.
+/// Bytes per tile of A.
 const TILE: usize = LANES * LINE;
 
-/// K elements per block (at most [`LANES`], blocks as even as possible), and number of blocks.
+/// Returns the K elements per block (at most [`LANES`], blocks as even as possible), and the number of blocks.
 pub fn blocks(k: usize) -> (usize, usize) {
     let count = k.div_ceil(LANES);
     (k.div_ceil(count), count)
 }
 
-/// First k of block `b`; the last block may overlap the one before.
+/// Returns the first k of block `b`; the last block may overlap the previous one.
 fn first(b: usize, k: usize) -> usize {
     let (depth, _) = blocks(k);
     (b * depth).min(k - depth)
 }
 
-/// Bytes of a packed tile of rows of A.
+/// Returns the bytes of a packed tile of rows of A.
 pub fn packed_bytes(k: usize) -> usize {
     blocks(k).1 * 2 * TILE
 }
@@ -54,7 +54,7 @@ pub unsafe fn pack(rows: usize, k: usize, at: impl Fn(usize, usize) -> u16, to: 
     }
 }
 
-/// Type of the result, and whether it is accumulated to.
+/// Element type of the result, and whether to accumulate into it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreMode {
     F32,
@@ -63,16 +63,16 @@ pub enum StoreMode {
     Bf16,
 }
 
-/// `C[rows, columns] = A[rows, k] · B[k, columns]`, for up to [`LANES`] rows.
+/// Arguments of the GEMM `C[rows, columns] = A[rows, k] · B[k, columns]`, for up to [`LANES`] rows.
 pub struct TileRowsArgs {
     pub rows: usize,
     pub k: usize,
-    /// Packed by [`pack`].
+    /// A, packed by [`pack`].
     pub a: *const u8,
     /// First row of B, and its row stride in elements.
     pub b: *const u16,
     pub b_k: usize,
-    /// A multiple of [`WIDTH`].
+    /// Columns, a multiple of [`WIDTH`].
     pub columns: usize,
     pub to: StoreMode,
     pub c: *mut u8,
@@ -80,14 +80,14 @@ pub struct TileRowsArgs {
     pub c_row: usize,
 }
 
-/// Tile register shapes for this many rows and K.
+/// Returns the tile register shapes for these rows and K.
 pub fn shapes(rows: usize, k: usize) -> [TileShape; 8] {
     let (depth, _) = blocks(k);
     let (sums, left, right) = ((rows, LINE), (rows, 4 * depth), (depth, LINE));
     [sums, sums, sums, sums, left, left, right, right]
 }
 
-/// Accumulators of the even and odd columns of two [`WIDTH`]s.
+/// Accumulators of the even and odd columns of two blocks of [`WIDTH`] columns.
 #[repr(align(64))]
 struct EvenOddTiles([MaybeUninit<f32>; 4 * LANES * LANES]);
 
@@ -99,14 +99,14 @@ static ZEROS: Zeros = Zeros([0.0; LANES]);
 /// Computes all columns.
 ///
 /// # Safety
-/// Operands and result are as described in [`TileRowsArgs`]; registers are configured as [`shapes`] says for its `k`
-/// and at least its rows; the unit and the vectors are available.
+/// Operands and result are as described in [`TileRowsArgs`]; registers are configured with [`shapes`] for its `k` and
+/// at least its rows; the unit and the vectors are available.
 #[inline(always)]
 pub(crate) unsafe fn run<U: TileUnit, V: FusedVectors>(c: &TileRowsArgs) {
     let mut sums = EvenOddTiles([const { MaybeUninit::uninit() }; 4 * LANES * LANES]);
     let sums = sums.0.as_mut_ptr().cast::<f32>();
     let mut from = 0;
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         while from + 2 * WIDTH <= c.columns {
             strip::<U, true>(c, from, sums);
@@ -120,12 +120,12 @@ pub(crate) unsafe fn run<U: TileUnit, V: FusedVectors>(c: &TileRowsArgs) {
     }
 }
 
-/// Computes a strip of two [`WIDTH`]s of columns from `from` on (`TWO`), or of one.
+/// Computes a strip of `2 · WIDTH` columns from `from` on (`TWO`), or of `WIDTH`.
 #[inline(always)]
 unsafe fn strip<U: TileUnit, const TWO: bool>(c: &TileRowsArgs, from: usize, sums: *mut f32) {
     let tile = |i: usize| sums.wrapping_add(i * LANES * LANES).cast::<u8>();
     let zeros = ZEROS.0.as_ptr().cast();
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         // A stride of zero: every row is zeros.
         U::load::<0>(zeros, 0);
@@ -172,7 +172,7 @@ unsafe fn put<V: FusedVectors, const TWO: bool>(c: &TileRowsArgs, from: usize, s
         for half in 0..1 + usize::from(TWO) {
             let (even, odd) = (tile(2 * half, i), tile(2 * half + 1, i));
             let at = i * c.c_row + from + half * WIDTH;
-            // SAFETY: by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 match c.to {
                     StoreMode::F32 => V::store(even, odd, c.c.cast::<f32>().add(at)),

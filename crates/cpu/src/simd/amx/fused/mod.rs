@@ -1,9 +1,8 @@
-//! Fused AMX kernels for bf16: they process accumulator tiles further instead of only storing them, and read operands
-//! in place.
+//! Fused AMX kernels for bf16: read operands in place and post-process accumulator tiles (bias, pooling, interleaving).
 //!
 //! GEMM with few rows of A and long rows of B ([`few_rows`]), GEMM with few columns ([`few_columns`]), convolution with
-//! max pooling ([`pooled`]), and its gradient w.r.t. the weights ([`unpooled`]). Each is written once over a [`Unit`]
-//! and [`Vectors`]. Callers configure the tile registers first ([`FusedAmxKernels::configure`]).
+//! max pooling ([`pooled`]), and its gradient w.r.t. the weights ([`unpooled`]). Each is written once, generic over
+//! [`TileUnit`] and [`FusedVectors`]. Callers configure the tile registers first ([`FusedAmxKernels::configure`]).
 
 pub mod few_columns;
 pub mod few_rows;
@@ -17,13 +16,13 @@ use crate::simd::level::Level;
 
 pub use crate::simd::amx::tile::WIDTH;
 
-/// The fused kernels of one unit.
+/// Fused kernels of one tile unit.
 pub struct FusedAmxKernels {
     configure: unsafe fn(&TileConfig),
     release: unsafe fn(),
     pub few_rows: unsafe fn(&few_rows::TileRowsArgs),
     pub few_columns: unsafe fn(&few_columns::TileColumnsArgs),
-    /// For [`pooled`]: interleaves `n` elements of four lines.
+    /// For [`pooled`]: interleaves `n` elements of four image rows.
     pub groups: unsafe fn([*const u16; 4], usize, *mut u16),
     pub pooled: unsafe fn(&pooled::PooledConvRow),
     pub unpooled: unsafe fn(&unpooled::TileGradientArgs<'_>),
@@ -41,7 +40,7 @@ impl FusedAmxKernels {
             );
             (config.rows[i], config.row_bytes[i]) = (rows as u8, bytes as u16);
         }
-        // SAFETY: a unit's kernels are selected only where the machine has it; the shapes fit a register.
+        // SAFETY: a unit's kernels are selected only if the machine has it; the shapes fit a register.
         unsafe { (self.configure)(&config) };
         FusedTileGuard(self)
     }
@@ -57,33 +56,33 @@ impl Drop for FusedTileGuard<'_> {
     }
 }
 
-/// The kernels of a unit and vectors, compiled with the target features of both.
+/// Instantiates the kernels for a unit and vectors, compiled with the target features of both.
 macro_rules! fused {
     ($name:ident, $unit:ty, $vectors:ty $(, $feature:literal)?) => {
         static $name: FusedAmxKernels = {
             $(#[target_feature(enable = $feature)])?
             unsafe fn few_rows(c: &few_rows::TileRowsArgs) {
-                // SAFETY: by the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { few_rows::run::<$unit, $vectors>(c) }
             }
             $(#[target_feature(enable = $feature)])?
             unsafe fn few_columns(c: &few_columns::TileColumnsArgs) {
-                // SAFETY: by the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { few_columns::run::<$unit>(c) }
             }
             $(#[target_feature(enable = $feature)])?
             unsafe fn groups(lines: [*const u16; 4], n: usize, to: *mut u16) {
-                // SAFETY: by the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { <$vectors>::groups(lines, n, to) }
             }
             $(#[target_feature(enable = $feature)])?
             unsafe fn pooled(r: &pooled::PooledConvRow) {
-                // SAFETY: by the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { pooled::run::<$unit, $vectors>(r) }
             }
             $(#[target_feature(enable = $feature)])?
             unsafe fn unpooled(c: &unpooled::TileGradientArgs<'_>) {
-                // SAFETY: by the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { unpooled::run::<$unit, $vectors>(c) }
             }
             FusedAmxKernels {
@@ -108,7 +107,7 @@ fused!(
 #[cfg(test)]
 fused!(EMULATED, crate::simd::amx::emulated::Emulated, vectors::ScalarVectors);
 
-/// The fused kernels of a level, if it has tile registers.
+/// Returns the fused kernels of a level, if it has tile registers.
 pub fn fused_of(level: Level) -> Option<&'static FusedAmxKernels> {
     #[cfg(target_arch = "x86_64")]
     if level == Level::Amx && is_x86_feature_detected!("avx512bf16") {
@@ -118,7 +117,7 @@ pub fn fused_of(level: Level) -> Option<&'static FusedAmxKernels> {
     None
 }
 
-/// The emulated kernels, and the machine's own if it has tile registers.
+/// Returns the emulated kernels, and the machine's own if it has tile registers.
 #[cfg(test)]
 pub fn units() -> impl Iterator<Item = &'static FusedAmxKernels> {
     let best = Level::ALL.into_iter().rev().find(|l| l.is_available());

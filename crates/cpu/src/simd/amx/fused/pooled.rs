@@ -1,9 +1,9 @@
-//! One row of windows of a convolution fused with bias, ReLU and 2×2 max pooling; only pooled values are written.
+//! AMX convolution fused with bias, ReLU and 2×2 max pooling, one row of pooling windows at a time.
 //!
-//! The input lines are interleaved beforehand, so that the pixels under one column of the filter are adjacent: the K
-//! elements of an output pixel are then contiguous (im2col without a copy), and output pixels are A tile rows at a
-//! constant stride. Each A tile holds the same position (of the four) of several adjacent windows. A window's four
-//! pixels are then the same row of four tiles, and pooling is a vector maximum over these.
+//! Only pooled values are written. The input rows are interleaved beforehand, so that the pixels under one column of
+//! the filter are adjacent: the K elements of an output pixel are then contiguous (im2col without a copy), and output
+//! pixels are A tile rows at a constant stride. Each A tile holds the same position (of the four) of several adjacent
+//! windows. A window's four pixels are then the same row of four tiles, and pooling is a vector maximum over these.
 
 use crate::simd::amx::fused::vectors::{FusedVectors, PIXELS};
 use crate::simd::amx::tile::{LANES, LINE, TileShape, TileUnit, WIDTH};
@@ -16,7 +16,7 @@ pub const BLOCK: usize = 2 * LANES;
 const TILE: usize = LANES * LINE;
 const SUMS: usize = LANES * LANES;
 
-/// Bytes of the packed weights.
+/// Returns the bytes of the packed weights.
 pub fn packed_bytes(k: usize, features: usize) -> usize {
     features.div_ceil(WIDTH) * k.div_ceil(BLOCK) * 2 * TILE
 }
@@ -39,17 +39,17 @@ pub unsafe fn pack(k: usize, features: usize, at: impl Fn(usize, usize) -> u16, 
     }
 }
 
-/// One row of windows.
+/// Arguments of one row of windows.
 pub struct PooledConvRow {
     /// Input of the first window's upper left and lower left pixel.
     pub lines: [*const u16; 2],
-    /// Elements from a pixel to its right neighbour, and from a window to the next.
+    /// Elements between a pixel and its right neighbor, and between windows.
     pub right: usize,
     pub step: usize,
     pub windows: usize,
     /// K of a pixel. Input is readable in whole blocks of [`BLOCK`], unless there is only one block.
     pub k: usize,
-    /// Packed by [`pack`].
+    /// Weights, packed by [`pack`].
     pub kernel: *const u8,
     /// `bias[features]`, readable up to a multiple of [`WIDTH`].
     pub bias: *const f32,
@@ -88,11 +88,11 @@ struct PooledTiles([MaybeUninit<f32>; 2 * PIXELS * SUMS]);
 /// Computes one row of windows.
 ///
 /// # Safety
-/// Operands and results are as described in `Row`; registers are configured as [`shapes`] says; the unit and the
-/// vectors are available.
+/// Operands and results are as described in [`PooledConvRow`]; registers are configured with [`shapes`]; the unit and
+/// the vectors are available.
 #[inline(always)]
 pub(crate) unsafe fn run<U: TileUnit, V: FusedVectors>(r: &PooledConvRow) {
-    // SAFETY: the caller's promises.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match (r.k <= BLOCK, r.relu) {
             (true, true) => row::<U, V, true, true>(r),
@@ -166,7 +166,7 @@ unsafe fn row<U: TileUnit, V: FusedVectors, const ONE: bool, const RELU: bool>(r
                 let pixel = |first: usize| {
                     r.lines[$i / 2].wrapping_add($i % 2 * r.right + first * r.step).cast::<u8>()
                 };
-                // SAFETY: by the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     if let Some(windows) = &now {
                         let out = sums[i % 2].add(2 * $i * SUMS).cast::<u8>();

@@ -1,29 +1,29 @@
-//! A decoder of the pictures that cameras and programs mostly write: baseline, 8 bits, Huffman codes, one scan, grey or
-//! YCbCr with colour differences of full size, half the width, or half of both. Whatever is otherwise, or is not as it should
-//! be, it leaves to the general decoder, so that there is one opinion about damage.
+//! Fast baseline JPEG decoder, bit-identical to libjpeg's defaults.
 //!
-//! Pixels are those of libjpeg by default, to the bit. A few rows of samples are kept, never a whole plane.
+//! Supports 8 bits, Huffman codes, one scan, grayscale or YCbCr with 4:4:4, 4:2:2 or 4:2:0 subsampling. Files with
+//! other features or any damage are left to the general decoder, so that errors are reported consistently. Keeps only a
+//! few rows of samples in memory, never a whole plane.
 
 use super::huffman::{self, HuffmanBitReader, HuffmanTable, HuffmanTableClass, SLACK};
 use super::{idct, upsample_color};
 use std::rc::Rc;
 
-/// What the headers say.
+/// Parsed headers.
 pub(super) struct JpegFrame<'a> {
     pub width: usize,
     pub height: usize,
     components: Vec<JpegComponent>,
     dc: [Option<Rc<HuffmanTable>>; 2],
     ac: [Option<Rc<HuffmanTable>>; 2],
-    /// Units between restart markers; 0: there are none.
+    /// MCUs between restart markers; 0 if there are none.
     restart: usize,
-    /// The scan's data and what follows.
+    /// Data of the scan and everything after it.
     data: &'a [u8],
 }
 
 struct JpegComponent {
     id: u8,
-    /// Blocks of it in a unit, across and down.
+    /// Horizontal and vertical blocks per MCU.
     wide: usize,
     high: usize,
     steps: [i16; 64],
@@ -32,7 +32,7 @@ struct JpegComponent {
 }
 
 impl JpegFrame<'_> {
-    /// Reads the headers. `None`: this picture is for the other decoder.
+    /// Parses the headers. `None`: the general decoder is needed.
     pub fn of(bytes: &[u8]) -> Option<JpegFrame<'_>> {
         let mut frame = JpegFrame {
             width: 0,
@@ -70,7 +70,7 @@ impl JpegFrame<'_> {
                     return is_known.then_some(frame);
                 }
                 0xe0 => is_jfif |= segment.starts_with(b"JFIF\0"),
-                // Adobe's mark says what the colours are, where they are not YCbCr.
+                // Adobe's marker gives the color space if it is not YCbCr.
                 0xee if segment.starts_with(b"Adobe") && segment.get(11) != Some(&1) => return None,
                 0xe1..=0xef | 0xfe => {}
                 _ => return None,
@@ -105,7 +105,7 @@ impl JpegFrame<'_> {
         }
         let sizes: Vec<_> = self.components.iter().map(|c| (c.wide, c.high)).collect();
         match sizes[..] {
-            // One component alone has units of one block, whatever its sampling says.
+            // A single component has MCUs of one block, whatever its sampling factors.
             [_] => (self.components[0].wide, self.components[0].high) = (1, 1),
             [(1, 1), (1, 1), (1, 1)] => {}
             // libjpeg does not interpolate across so few samples.
@@ -132,7 +132,7 @@ impl JpegFrame<'_> {
     fn scan(&mut self, segment: &[u8], steps: &[Option<[i16; 64]>; 4]) -> Option<()> {
         let (&count, list) = segment.split_first()?;
         let (chosen, rest) = list.as_chunks::<2>();
-        // All components at once, all coefficients at once.
+        // All components and all coefficients in one scan.
         if chosen.len() != self.components.len() + 1 || usize::from(count) != self.components.len() {
             return None;
         }
@@ -151,12 +151,12 @@ impl JpegFrame<'_> {
         Some(())
     }
 
-    /// 1 (grey) or 3 (RGB).
+    /// Number of channels: 1 (grayscale) or 3 (RGB).
     pub fn channels(&self) -> usize {
         self.components.len()
     }
 
-    /// The blocks of a unit: which component's, and from the left and the top of its part.
+    /// Returns the blocks of an MCU: component, and horizontal and vertical block index.
     fn places(&self) -> Vec<(usize, usize, usize)> {
         let of = |(i, c): (usize, &JpegComponent)| {
             let (wide, all) = (c.wide, c.wide * c.high);
@@ -165,7 +165,7 @@ impl JpegFrame<'_> {
         self.components.iter().enumerate().flat_map(of).collect()
     }
 
-    /// Writes the pixels, `out` being `height · width · channels` bytes. `None`: the data are not as they should be.
+    /// Writes the pixels to `out`, which has `height · width · channels` bytes. `None`: the data is invalid.
     pub fn decode(&self, out: &mut [u8]) -> Option<()> {
         let (bytes, stretches) = stretches(self.data)?;
         let unit = self.components.first()?;
@@ -198,7 +198,7 @@ impl JpegFrame<'_> {
                     bits = HuffmanBitReader::new(&bytes[stretch.next()?.clone()]);
                     last = [0; 3];
                 }
-                // All of a unit first: what was just written in small pieces is slow to read in large ones.
+                // All blocks of an MCU are decoded first: reading memory right after small writes to it is slow.
                 for (block, &(i, ..)) in blocks.iter_mut().zip(&places) {
                     block.read(&mut bits, coders[i], &mut last[i])?;
                 }
@@ -213,7 +213,7 @@ impl JpegFrame<'_> {
     }
 }
 
-/// A block's coefficients, row by row, and how many in the file's order may differ from 0.
+/// Coefficients of a block in row order, and how many in zigzag order may be nonzero.
 #[derive(Clone)]
 struct CoefficientBlock {
     coefficients: [i16; 64],
@@ -234,10 +234,10 @@ impl CoefficientBlock {
     }
 }
 
-/// Steps of quantization, row by row.
+/// Parses quantization tables into row order.
 fn quantization(mut segment: &[u8], steps: &mut [Option<[i16; 64]>; 4]) -> Option<()> {
     while let Some((&[which, ref list @ ..], rest)) = segment.split_first_chunk::<65>() {
-        // Steps of 16 bits have another number in front.
+        // 16-bit tables have another precision code.
         let table = steps.get_mut(usize::from(which))?.insert([0; 64]);
         list.iter().enumerate().for_each(|(k, &step)| table[huffman::place(k)] = step.into());
         segment = rest;
@@ -245,8 +245,8 @@ fn quantization(mut segment: &[u8], steps: &mut [Option<[i16; 64]>; 4]) -> Optio
     segment.is_empty().then_some(())
 }
 
-/// The data without the zeros behind bytes of 255, each stretch between restart markers with [`SLACK`] behind it. `None`:
-/// the markers are not in order, or others than the end follow.
+/// Returns the data without stuffed zero bytes, and the ranges between restart markers, each followed by [`SLACK`].
+/// `None`: the markers are out of order, or markers other than the end follow.
 fn stretches(data: &[u8]) -> Option<(Vec<u8>, Vec<std::ops::Range<usize>>)> {
     let mut bytes = Vec::with_capacity(data.len() + SLACK);
     let (mut found, mut start, mut rest) = (Vec::new(), 0, data);
@@ -273,22 +273,22 @@ fn stretches(data: &[u8]) -> Option<(Vec<u8>, Vec<std::ops::Range<usize>>)> {
     }
 }
 
-/// Bytes before the first of 255.
+/// Number of bytes before the first 255.
 fn plain(bytes: &[u8]) -> usize {
     let (chunks, _) = bytes.as_chunks::<16>();
     let whole = chunks.iter().take_while(|c| !c.iter().fold(false, |any, &b| any | (b == 0xff))).count();
     16 * whole + bytes[16 * whole..].iter().take_while(|&&b| b != 0xff).count()
 }
 
-/// Rows of one component's samples: those of one row of units, and the last of the row before in front of them.
+/// Sample rows of one component: those of one MCU row, preceded by the last row of the previous one.
 struct ComponentRows {
     samples: Vec<u8>,
-    /// Samples from one row to the next.
+    /// Samples between rows.
     stride: usize,
-    /// Samples of the picture: what is behind them only fills blocks up.
+    /// Samples of the image; the rest is padding of the blocks.
     width: usize,
     height: usize,
-    /// Rows of a row of units.
+    /// Rows of an MCU row.
     rows: usize,
 }
 
@@ -302,13 +302,13 @@ impl ComponentRows {
         ComponentRows { samples: vec![0; stride * (rows + 1)], stride, width, height, rows }
     }
 
-    /// Begins the next row of units.
+    /// Starts the next MCU row.
     fn turn_over(&mut self) {
         let last = self.rows * self.stride;
         self.samples.copy_within(last..last + self.stride, 0);
     }
 
-    /// A block: `x` from the left, `y` from the top of the row of units.
+    /// Stores a block at column `x` and row `y` of the MCU row.
     #[inline]
     fn put(&mut self, x: usize, y: usize, block: &CoefficientBlock, steps: &[i16; 64]) {
         let rows = match block.count {
@@ -323,19 +323,19 @@ impl ComponentRows {
         }
     }
 
-    /// Row `i` of the picture, or the nearest there is, while the row of units is `unit`.
+    /// Returns row `i` of the image, clamped, while the MCU row is `unit`.
     fn row(&self, unit: usize, i: isize) -> &[u8] {
         let i = i.clamp(0, self.height as isize - 1) as usize;
         &self.samples[(i + 1 - unit * self.rows) * self.stride..][..self.stride]
     }
 }
 
-/// Turns samples to pixels as soon as all that they need are there.
+/// Converts samples to pixels as soon as the needed rows are available.
 struct PixelWriter {
     width: usize,
     height: usize,
     channels: usize,
-    /// How many times wider and higher the first component is.
+    /// Horizontal and vertical subsampling ratio.
     ratio: (usize, usize),
     sums: Vec<i16>,
     blue: Vec<u8>,
@@ -359,7 +359,7 @@ impl PixelWriter {
 
     fn paint(&mut self, planes: &[ComponentRows], unit: usize, is_last: bool, out: &mut [u8]) {
         let rows = planes[0].rows;
-        // The last row of colour differences of half the height waits for the one below it.
+        // With vertical subsampling, the last row waits for the chroma row below it.
         let late = self.ratio.1 - 1;
         let first = (unit * rows).saturating_sub(late);
         let end = if is_last { self.height } else { (unit + 1) * rows - late };
@@ -383,7 +383,7 @@ impl PixelWriter {
     }
 }
 
-/// Row `y` of the picture's colour differences, from half the width, and half the height where `tall`.
+/// Upsamples row `y` of a chroma plane horizontally by 2, and vertically if `tall`.
 fn widen(plane: &ComponentRows, unit: usize, y: usize, tall: bool, sums: &mut Vec<i16>, out: &mut [u8]) {
     if !tall {
         upsample_color::edged(&plane.row(unit, y as isize)[..plane.width], sums);
