@@ -42,7 +42,7 @@ fn the_configuration_guide_lists_every_key() {
         (
             "augment",
             table(
-                ["name", "value", "what it does to a picture"],
+                ["name", "value", "effect on the image"],
                 augmentations()
                     .into_iter()
                     .map(|(n, v, a)| [code(n), v.map_or("–".into(), |v| code(&v.to_string())), a.into()]),
@@ -150,7 +150,7 @@ fn layers() -> String {
         }
     }
     let header = ["layer", "key", "type", "default", "meaning"];
-    format!("{}\nWithout keys of their own: {}.", table(header, rows), without.join(", "))
+    format!("{}\nLayers without keys: {}.", table(header, rows), without.join(", "))
 }
 
 /// Fields of a layer: of its own struct, of the struct of its family, or from the macro of its file.
@@ -210,7 +210,7 @@ fn optimizers() -> String {
         grouped(name, rows)
     });
     let own = table(["`type`", "key", "type", "default", "meaning"], rows);
-    format!("Of every optimizer:\n\n{}\nOf each:\n\n{own}", table(HEADER, all))
+    format!("Keys of every optimizer:\n\n{}\nKeys of each optimizer:\n\n{own}", table(HEADER, all))
 }
 
 /// Arguments of the macro rule in a file.
@@ -325,7 +325,7 @@ where
         }
     }
     let all = table(["name", "key", "type", "default", "meaning"], rows);
-    format!("{all}\nWithout keys: {}.", without.join(", "))
+    format!("{all}\nNames without keys: {}.", without.join(", "))
 }
 
 /// Names of activations with their descriptions.
@@ -345,7 +345,7 @@ fn activations() -> String {
         let value = serde_json::to_value(name.parse::<Activation>().expect("a name")).expect("JSON");
         [code(&name), item.doc.trim_end_matches('.').into(), in_words(value.get(&name))]
     });
-    table(["name", "what it computes", "arguments"], rows)
+    table(["name", "definition", "arguments"], rows)
 }
 
 /// Formats arguments with their defaults.
@@ -369,5 +369,5 @@ fn initializers() -> String {
         let value = serde_json::to_value(name.parse::<Initializer>().expect("a name")).expect("JSON");
         [code(&name), code(&item.name), item.doc.trim_end_matches('.').into(), in_words(value.get("config"))]
     });
-    table(["name", "`class_name`", "values", "`config`"], rows)
+    table(["name", "`class_name`", "initial values", "`config`"], rows)
 }

@@ -111,33 +111,33 @@ pub fn snake(class: &str) -> String {
 /// Describes the type of a key for TOML authors.
 fn kind(ty: &str, attributes: &str, place: &str) -> String {
     if attributes.contains("number_or_fraction") {
-        return "number, or a fraction as text".into();
+        return "number, or a fraction as a string".into();
     }
     if attributes.contains("auto_or_number") {
-        return "whole number, or `\"auto\"`".into();
+        return "integer, or `\"auto\"`".into();
     }
     let inner = ty.strip_prefix("Option<").and_then(|t| t.strip_suffix('>')).unwrap_or(ty);
     let words = match inner {
-        "usize" | "u64" | "i64" => "whole number",
+        "usize" | "u64" | "i64" => "integer",
         "f64" => "number",
-        "bool" => "true or false",
-        "String" | "PathBuf" => "text",
-        "Vec<String>" => "list of texts",
+        "bool" => "boolean",
+        "String" | "PathBuf" => "string",
+        "Vec<String>" => "list of strings",
         "Vec<f64>" => "list of numbers",
-        "Vec<u64>" | "Vec<usize>" | "Vec<i64>" | "NoiseShape" => "list of whole numbers",
+        "Vec<u64>" | "Vec<usize>" | "Vec<i64>" | "NoiseShape" => "list of integers",
         "[usize; 2]" => "`[height, width]`",
-        "SaveFreq" => "`\"epoch\"`, or whole number",
-        "SaveLast" => "true or false, or `\"link\"`",
+        "SaveFreq" => "`\"epoch\"`, or an integer",
+        "SaveLast" => "boolean, or `\"link\"`",
         "LoggingInterval" | "TimerInterval" => "`\"step\"` or `\"epoch\"`",
-        "ValCheckInterval" => "share, number of batches, or time",
-        "BTreeMap<usize, usize>" => "table of epochs and numbers",
-        "Limit" => "number of batches, or share of them",
+        "ValCheckInterval" => "fraction, number of batches, or time",
+        "BTreeMap<usize, usize>" => "table of epochs and integers",
+        "Limit" => "number of batches, or fraction",
         "Sizes<1>" => "size",
         "Sizes<2>" => "size, or `[height, width]`",
         "Sizes<3>" => "size, or `[depth, height, width]`",
         "Edges<1>" => "size, or `[before, after]`",
         "Edges<2>" => "size, `[rows, columns]`, or `[[top, bottom], [left, right]]`",
-        "Edges<3>" => "size, or list of one or of `[before, after]` for each dimension",
+        "Edges<3>" => "size, or list of a size or `[before, after]` per dimension",
         "Wrapped" => "table: `{ type = \"…\", … }`",
         "Regularizer" => "`\"l1\"`, `\"l2\"`, `\"l1_l2\"`, or `{ l1 = …, l2 = … }`",
         "Constraint" => {
@@ -145,16 +145,16 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         }
         "MergeMode" => "`\"concat\"`, `\"sum\"`, `\"mul\"` or `\"ave\"`",
         "Interpolation" => "`\"nearest\"`, `\"bilinear\"`, `\"bicubic\"`, `\"lanczos3\"` or `\"lanczos5\"`",
-        "Span" | "Option<Span>" => "number, or `[least, most]`",
-        "[f64; 2]" => "`[least, most]`",
+        "Span" | "Option<Span>" => "number, or `[min, max]`",
+        "[f64; 2]" => "`[min, max]`",
         "FillMode" => "`\"reflect\"`, `\"wrap\"`, `\"constant\"` or `\"nearest\"`",
         "FlipMode" => "`\"horizontal\"`, `\"vertical\"` or `\"horizontal_and_vertical\"`",
         "OutputMode" => "`\"int\"`, `\"one_hot\"`, `\"multi_hot\"` or `\"count\"`",
         "ScoreMode" => "`\"dot\"` or `\"concat\"`",
-        "Axes" => "dimension, or list of them",
+        "Axes" => "axis, or list of axes",
         "Padding" => "`\"valid\"` or `\"same\"`",
         "Mode" => "`\"auto\"`, `\"min\"` or `\"max\"`",
-        "UpdateFreq" => "`\"epoch\"`, `\"batch\"`, or whole number",
+        "UpdateFreq" => "`\"epoch\"`, `\"batch\"`, or an integer",
         "Curve" => "`\"ROC\"`, `\"PR\"` or `\"PRGAIN\"`",
         "Summation" => "`\"interpolation\"`, `\"majoring\"` or `\"minoring\"`",
         "Average" => "`\"micro\"`, `\"macro\"` or `\"weighted\"`",
@@ -166,7 +166,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "Schedule" | "Box<Schedule>" => "number, or a [schedule](#schedules)",
         "Table" => "table",
         "Swa" => {
-            "table of `swa_lrs`, `swa_epoch_start` (0.8), `annealing_epochs` (10), `annealing_strategy` (`\"cos\"`, `\"linear\"`)"
+            "table with `swa_lrs`, `swa_epoch_start` (0.8), `annealing_epochs` (10), `annealing_strategy` (`\"cos\"`, `\"linear\"`)"
         }
         "BTreeMap<String, f64>" => "table of numbers",
         "BTreeMap<String, Optimizer>" => "table of optimizers",
