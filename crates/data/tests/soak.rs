@@ -1,4 +1,4 @@
-//! The soak run of docs/guide/reliability.md in short: 20 times the budget, which holds.
+//! The soak run of docs/internals/reliability.md in short: 20 times the budget, which holds.
 
 use systole_base::{DType, Literal, TensorType};
 use systole_data::{AUTOTUNE, Dataset, DatasetOptions, Sample};
