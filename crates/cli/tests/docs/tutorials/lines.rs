@@ -58,7 +58,7 @@ const BY_HAND: &[(&str, Run)] = &[
     ("its limits", wrong_layers_are_named_and_new_shapes_told),
     ("Lightning", |l| rust::callbacks_and_backups_are_kept(&l.folder.path("lightning"))),
     ("Accelerate: one to many", |_| rust::a_function_is_compiled()),
-    ("fastai: pictures in folders", confused_classes_are_told),
+    ("fastai: images in folders", confused_classes_are_told),
     ("fastai: pretrained models", a_model_is_adapted_to_other_classes),
     ("BigGAN", accumulated_gradients_are_trained),
     ("memory pools", memory_is_planned_before_a_run),
