@@ -1,5 +1,5 @@
-//! Checks the README in both languages and the tour of the commands: every command runs in an empty folder, and every Rust block
-//! builds and runs in a user's crate outside this workspace. The images are generated from program output.
+//! Tests of the README: every command runs in an empty folder, and every Rust block is built and run as a crate outside
+//! this workspace. Both language versions have the same content, and the images are drawn from recorded program output.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 

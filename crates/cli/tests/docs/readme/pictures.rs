@@ -1,5 +1,5 @@
-//! The images of the documents are generated from program output: a recorded run (`docs/pictures/record`), and the page of a plan,
-//! which is regenerated each time.
+//! Draws the README's images from program output: a recorded run (`docs/pictures/record`), and the page of a plan,
+//! which is generated each time.
 
 use super::{READMES, ROOT, read, same_or_bless, scratch};
 use std::fmt::Write;
