@@ -47,7 +47,7 @@
 //! | [`dist`] | data parallelism and sharding over several devices | [`dist::Strategy`] |
 //! | [`config`] | training runs as TOML, presets | [`config::Config`] |
 //! | [`report`] | HTML reports of runs | [`report::RunReport`] |
-//! | [`progress`](mod@progress) | progress on standard error | |
+//! | [`progress`] | progress on standard error | |
 //!
 //! Lower levels:
 //!
