@@ -13,7 +13,9 @@ mod table;
 use crate::documents::{read, same_or_bless};
 
 /// The pages that are tested here.
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 12] = [
+    "from-keras",
+    "from-pytorch",
     "models",
     "fine-tuning",
     "configuration",
