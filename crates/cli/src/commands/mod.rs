@@ -46,9 +46,9 @@ mod translate;
 
 use crate::args::common::{self, CommonArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
-use crate::args::{clap_root, plugins, suggest};
+use crate::args::{clap_root, grouped_help, plugins, suggest};
 use crate::render::screen::{self, Screen};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::json;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,35 +59,38 @@ use systole_ir::{Error, ErrorKind, knobs as variables};
 use systole_runtime::trace;
 
 macro_rules! commands {
-    ($($(#[$about:meta])* $name:ident($args:ty) $(if $feature:literal)?,)*) => {
-        /// A subcommand with its arguments.
+    ($($group:literal { $($(#[$about:meta])* $name:ident($args:ty) $(if $feature:literal)?,)* })*) => {
+        /// A command with its arguments.
         #[derive(Subcommand)]
         pub(crate) enum Command {
-            $($(#[$about])* $(#[cfg(feature = $feature)])? $name($args),)*
+            $($($(#[$about])* $(#[cfg(feature = $feature)])? $name($args),)*)*
         }
+
+        /// Headings of `--help`, each with the commands below it.
+        const GROUPS: &[(&str, &[&str])] = &[$(($group, &[$(stringify!($name)),*])),*];
 
         impl RunCommand for Command {
             fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
                 match self {
-                    $($(#[cfg(feature = $feature)])? Command::$name(args) => args.run(common, screen),)*
+                    $($($(#[cfg(feature = $feature)])? Command::$name(args) => args.run(common, screen),)*)*
                 }
             }
 
             fn starts_children(&self) -> bool {
                 match self {
-                    $($(#[cfg(feature = $feature)])? Command::$name(args) => args.starts_children(),)*
+                    $($($(#[cfg(feature = $feature)])? Command::$name(args) => args.starts_children(),)*)*
                 }
             }
 
             fn own_devices(&self) -> Option<&str> {
                 match self {
-                    $($(#[cfg(feature = $feature)])? Command::$name(args) => args.own_devices(),)*
+                    $($($(#[cfg(feature = $feature)])? Command::$name(args) => args.own_devices(),)*)*
                 }
             }
 
             fn writes_its_own_trace(&self) -> bool {
                 match self {
-                    $($(#[cfg(feature = $feature)])? Command::$name(args) => args.writes_its_own_trace(),)*
+                    $($($(#[cfg(feature = $feature)])? Command::$name(args) => args.writes_its_own_trace(),)*)*
                 }
             }
         }
@@ -95,108 +98,118 @@ macro_rules! commands {
 }
 
 commands! {
-    /// Train a model from an image folder, a preset, a TOML file or a saved model
-    Train(train::TrainArgs),
-    /// Resume an interrupted training run
-    ///
-    /// Training continues where it stopped or was killed. `systole train` resumes automatically as well.
-    Resume(resume::ResumeArgs),
-    /// Run several processes as the hosts of one run, here or on other machines
-    ///
-    /// If a process dies, all processes are restarted from the last backup.
-    Launch(launch::LaunchArgs) if "launch",
-    /// Run on another machine by `launch --hosts`
-    #[command(name = systole_launch::AGENT, hide = true)]
-    LaunchAgent(launch::LaunchAgentArgs) if "launch",
-    /// Find a good learning rate with a short range test
-    ///
-    /// Trains for a short time with a rising learning rate, plots the loss and suggests a rate.
-    LrFind(lr_find::LrFindArgs),
-    /// Search hyperparameters: grid, random search or successive halving
-    ///
-    /// Prints a table of the trials and writes an HTML page, best trials first.
-    Sweep(sweep::SweepArgs),
-    /// Compare training runs: their results and the settings that differ
-    Compare(compare::CompareArgs),
-    /// Evaluate a saved model on test data
-    Evaluate(evaluate::EvaluateArgs),
-    /// Run inference on images, tables or text
-    Predict(predict::PredictArgs),
-    /// Generate text from a prompt with a language model
-    Generate(generate::GenerateArgs),
-    /// Inspect, convert, count, verify, benchmark and trace data pipelines
-    Data(data::DataCommand),
-    /// Show a model's layers, shapes and weight counts, or a file's operators
-    ///
-    /// Accepts Systole models and .tflite and .onnx files.
-    Summary(summary::SummaryArgs),
-    /// Import PyTorch, Hugging Face or Keras weights into a model file
-    ///
-    /// Code in the weight file is never executed.
-    Import(import::ImportArgs),
-    /// Export weights for Keras, PyTorch or safetensors, or a model as .tflite or ONNX
-    Export(export::ExportArgs),
-    /// Quantize a trained model to int8 as .tflite or .onnx and report the accuracy
-    Quantize(quantize::QuantizeArgs),
-    /// Benchmark training steps, predictions and single ops on synthetic data
-    Bench(bench::BenchArgs),
-    /// Compile a training step for a TPU slice that is not attached
-    ///
-    /// Uses Google's own TPU compiler (libtpu).
-    Compile(compile::CompileArgs),
-    /// Run a StableHLO program, an ONNX model or a .tflite file
-    ///
-    /// Reads StableHLO text and bytecode as written by JAX, PyTorch/XLA or `systole show`.
-    Run(run::RunArgs),
-    /// Find the first op of a program whose value differs between two devices
-    Check(check::CheckArgs),
-    /// Minimize a failing program for a bug report
-    Shrink(shrink::ShrinkArgs),
-    /// Convert a program between StableHLO text and bytecode, for any version
-    Translate(translate::TranslateArgs),
-    /// List available devices: CPU cores, accelerators, plugins and search paths
-    Devices(devices::DevicesArgs),
-    /// Diagnose unusable TPUs and GPUs
-    Doctor(doctor::DoctorArgs),
-    /// Download the plugin for TPU, GPU or XLA:CPU with pip, without installing it
-    Setup(setup::SetupArgs),
-    /// Compile in a child process, because the compiler may abort it
-    #[command(name = systole_pjrt::COMMAND, hide = true)]
-    CompileHere(compile_here::CompileHereArgs),
-    /// Test that a device computes what the CPU computes, and write a report
-    ///
-    /// Use --device tpu, cuda, cpu or pjrt:FILE. The report can be shared.
-    Selftest(selftest::SelftestArgs),
-    /// Estimate memory, time and cost of a model on TPU slices, GPUs and this CPU
-    Plan(plan::PlanArgs),
-    /// List TPU generations and GPUs with peak FLOP/s, bandwidth, power and price
-    ///
-    /// Also shows memory, slices, sources, and the figures that well-known tutorials print.
-    Chips(chips::ChipsArgs),
-    /// Simulate a model on the first TPU (2015), cycle by cycle
-    ///
-    /// Shows how the cycles are spent, the systolic array, and what other chips would need.
-    Tpu1(tpu1::Tpu1Args) if "tpu1",
-    /// Write scripts, manifests or notebooks to train in a cloud or on a cluster
-    Cloud(cloud::CloudArgs) if "cloud",
-    /// Write a commented TOML file that configures a training run
-    Init(init::InitArgs),
-    /// Print the computation graphs that a model compiles to
-    Show(show::ShowArgs),
-    /// List the operations of the intermediate representation
-    Ops(ops::OpsArgs),
-    /// List the built-in layers and what each supports
-    Layers(layers::LayersArgs),
-    /// List the environment variables and their values
-    Knobs(knobs::KnobsArgs),
-    /// Print version, system, CPU, devices and variables for a bug report
-    ///
-    /// Secrets are not printed.
-    Env(env::EnvArgs),
-    /// Print a shell completion script
-    Completions(completions::CompletionsArgs),
-    /// Write a manual page for each command
-    Man(man::ManArgs),
+    "Train and use" {
+        /// Train a model from an image folder, a preset, a TOML file or a saved model
+        Train(train::TrainArgs),
+        /// Resume an interrupted training run
+        ///
+        /// Training continues where it stopped or was killed. `systole train` resumes automatically as well.
+        Resume(resume::ResumeArgs),
+        /// Evaluate a saved model on test data
+        Evaluate(evaluate::EvaluateArgs),
+        /// Run inference on images, tables or text
+        Predict(predict::PredictArgs),
+        /// Generate text from a prompt with a language model
+        Generate(generate::GenerateArgs),
+        /// Quantize a trained model to int8 as .tflite or .onnx and report the accuracy
+        Quantize(quantize::QuantizeArgs),
+        /// Find a good learning rate with a short range test
+        ///
+        /// Trains for a short time with a rising learning rate, plots the loss and suggests a rate.
+        LrFind(lr_find::LrFindArgs),
+        /// Search hyperparameters: grid, random search or successive halving
+        ///
+        /// Prints a table of the trials and writes an HTML page, best trials first.
+        Sweep(sweep::SweepArgs),
+        /// Compare training runs: their results and the settings that differ
+        Compare(compare::CompareArgs),
+        /// Run several processes as the hosts of one run, here or on other machines
+        ///
+        /// If a process dies, all processes are restarted from the last backup.
+        Launch(launch::LaunchArgs) if "launch",
+        /// Run on another machine by `launch --hosts`
+        #[command(name = systole_launch::AGENT, hide = true)]
+        LaunchAgent(launch::LaunchAgentArgs) if "launch",
+    }
+    "Inspect" {
+        /// Inspect, convert, count, verify, benchmark and trace data pipelines
+        Data(data::DataCommand),
+        /// Show a model's layers, shapes and weight counts, or a file's operators
+        ///
+        /// Accepts Systole models and .tflite and .onnx files.
+        Summary(summary::SummaryArgs),
+        /// Print the computation graphs that a model compiles to
+        Show(show::ShowArgs),
+        /// List the built-in layers and what each supports
+        Layers(layers::LayersArgs),
+        /// List the operations of the intermediate representation
+        Ops(ops::OpsArgs),
+        /// Find the first op of a program whose value differs between two devices
+        Check(check::CheckArgs),
+        /// Minimize a failing program for a bug report
+        Shrink(shrink::ShrinkArgs),
+    }
+    "Convert" {
+        /// Import PyTorch, Hugging Face or Keras weights into a model file
+        ///
+        /// Code in the weight file is never executed.
+        Import(import::ImportArgs),
+        /// Export weights for Keras, PyTorch or safetensors, or a model as .tflite or ONNX
+        Export(export::ExportArgs),
+        /// Convert a program between StableHLO text and bytecode, for any version
+        Translate(translate::TranslateArgs),
+        /// Run a StableHLO program, an ONNX model or a .tflite file
+        ///
+        /// Reads StableHLO text and bytecode as written by JAX, PyTorch/XLA or `systole show`.
+        Run(run::RunArgs),
+    }
+    "Hardware and cost" {
+        /// List available devices: CPU cores, accelerators, plugins and search paths
+        Devices(devices::DevicesArgs),
+        /// Diagnose unusable TPUs and GPUs
+        Doctor(doctor::DoctorArgs),
+        /// Download the plugin for TPU, GPU or XLA:CPU with pip, without installing it
+        Setup(setup::SetupArgs),
+        /// Compile in a child process, because the compiler may abort it
+        #[command(name = systole_pjrt::COMMAND, hide = true)]
+        CompileHere(compile_here::CompileHereArgs),
+        /// Test that a device computes what the CPU computes, and write a report
+        ///
+        /// Use --device tpu, cuda, cpu or pjrt:FILE. The report can be shared.
+        Selftest(selftest::SelftestArgs),
+        /// Benchmark training steps, predictions and single ops on synthetic data
+        Bench(bench::BenchArgs),
+        /// Estimate memory, time and cost of a model on TPU slices, GPUs and this CPU
+        Plan(plan::PlanArgs),
+        /// List TPU generations and GPUs with peak FLOP/s, bandwidth, power and price
+        ///
+        /// Also shows memory, slices, sources, and the figures that well-known tutorials print.
+        Chips(chips::ChipsArgs),
+        /// Compile a training step for a TPU slice that is not attached
+        ///
+        /// Uses Google's own TPU compiler (libtpu).
+        Compile(compile::CompileArgs),
+        /// Simulate a model on the first TPU (2015), cycle by cycle
+        ///
+        /// Shows how the cycles are spent, the systolic array, and what other chips would need.
+        Tpu1(tpu1::Tpu1Args) if "tpu1",
+        /// Write scripts, manifests or notebooks to train in a cloud or on a cluster
+        Cloud(cloud::CloudArgs) if "cloud",
+    }
+    "Set up and report" {
+        /// Write a commented TOML file that configures a training run
+        Init(init::InitArgs),
+        /// Print version, system, CPU, devices and variables for a bug report
+        ///
+        /// Secrets are not printed.
+        Env(env::EnvArgs),
+        /// List the environment variables and their values
+        Knobs(knobs::KnobsArgs),
+        /// Print a shell completion script
+        Completions(completions::CompletionsArgs),
+        /// Write a manual page for each command
+        Man(man::ManArgs),
+    }
 }
 
 /// Shown in `--help`. 130 and 143 are the exit codes that shells report for these signals.
@@ -222,12 +235,16 @@ pub(crate) struct Cli {
 
 /// Returns the clap definition of every command, for `--help` and the generated command-line guide.
 pub fn command() -> clap::Command {
-    Cli::command()
+    grouped_help::grouped(Cli::command(), GROUPS)
+}
+
+fn parse() -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&command().try_get_matches()?)
 }
 
 /// Parses the process's arguments, runs the command and returns the exit code.
 pub fn main() -> ExitCode {
-    let cli = Cli::try_parse().unwrap_or_else(|e| {
+    let cli = parse().unwrap_or_else(|e| {
         let args: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
         suggest::with_suggestion(e, command(), &args).exit()
     });
