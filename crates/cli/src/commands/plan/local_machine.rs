@@ -13,8 +13,8 @@ use systole_runtime::backend;
 /// This computer's ceilings are measured: a fifth of a second.
 pub(super) fn this_cpu() -> Result<Machine> {
     let threads = run_summary::threads();
-    // Products of tile registers wait for operands: of what the registers alone do, those of 2048 reach a third
-    // (docs/log/2026-11-23.md).
+    // AMX products wait for operands: at size 2048 they reach a third of the tile registers' own rate
+    // (docs/results/current.md).
     const OF_TILES: f64 = 0.31;
     let peak = systole_cpu::peak(Level::from_knob()?, threads);
     let reached = if peak.level == Level::Amx { OF_TILES } else { 1.0 };
